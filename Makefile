@@ -1,0 +1,44 @@
+# Everything runs in .venv; nothing global is touched. Needs Python 3.11+, make and git.
+PYTHON ?= python3
+BIN := .venv/bin
+STAMP := .venv/.installed
+
+.PHONY: up test check format lint types contracts bench bench-peers test-real clean
+
+up: $(STAMP)            ## router and the mock fleet of config.yaml
+	$(BIN)/pointsman up
+
+test: $(STAMP)          ## the whole test suite
+	$(BIN)/pytest -q -n 2
+
+check: format lint types contracts test
+
+format: $(STAMP)        ## fails when a file is not formatted; `ruff format` repairs it
+	$(BIN)/ruff format --check .
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+
+types: $(STAMP)
+	$(BIN)/mypy
+
+contracts: $(STAMP)
+	$(BIN)/lint-imports
+
+bench: $(STAMP)         ## speed and memory of our own parts
+	$(BIN)/python -m benchmarks
+
+bench-peers: $(STAMP)   ## against other routers, all in one run
+	$(BIN)/python -m benchmarks.peers
+
+test-real: $(STAMP)     ## client probes against engines that are not ours
+	$(BIN)/python -m tests.real.install
+	$(BIN)/pytest -q -m real tests/real
+
+$(STAMP): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	touch $(STAMP)
+
+clean:
+	rm -rf .venv build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

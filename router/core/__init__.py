@@ -1,0 +1,1 @@
+"""The router's decisions and state transitions: synchronous, without I/O, clock, logging or environment."""

@@ -1,0 +1,78 @@
+"""One charged unit of work at a worker, settled exactly once."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+
+from router.core.request import Request
+
+
+class Outcome(enum.Enum):
+    """How a lease ended. Only `ok` and `client_error` say something good about the worker."""
+
+    OK = "ok"
+    CLIENT_ERROR = "client_error"
+    """The engine refused the request with a 4xx of the client's making."""
+    CANCELLED = "cancelled"
+    """The client left."""
+    FAILED = "failed"
+    """The worker broke its answer, reset the connection or answered 5xx."""
+    UNREACHABLE = "unreachable"
+    """Nothing was sent: refused or no route."""
+    TIMEOUT = "timeout"
+    EXPIRED = "expired"
+    """The reaper settled it: nobody else did."""
+
+
+@dataclass(slots=True, eq=False)
+class Lease:
+    """Held by whoever drives one request at one worker.
+
+    The Pool alone changes it. Counts are what was charged to the worker and not yet given back.
+
+    Attributes:
+        incarnation: of the worker at the time of the charge; a late settlement of an older incarnation
+            moves no account of the new one.
+        prompt_tokens: charged, corrected when the engine says the true length.
+        generated_tokens: output tokens seen so far, all sequences together.
+        expected_tokens: predicted output tokens, all sequences together, at least 1.
+        prefilled: whether the first output was seen.
+        last_event: when the engine last gave a sign of life for this lease (s).
+        prefill: the lease at the prefill worker, for a pair.
+    """
+
+    request: Request
+    worker: str
+    incarnation: int
+    granted: float
+    prompt_tokens: int
+    expected_tokens: int
+    cost: float = 0.0
+    reason: str = ""
+    generated_tokens: int = 0
+    prefilled: bool = False
+    last_event: float = field(default=0.0)
+    outcome: Outcome | None = None
+    prefill: Lease | None = None
+
+    @property
+    def settled(self) -> bool:
+        return self.outcome is not None
+
+    @property
+    def kv_tokens(self) -> int:
+        return self.prompt_tokens + self.generated_tokens
+
+    @property
+    def remaining_tokens(self) -> int:
+        """Output still expected. Never 0 while it runs: an overrun stays visible (algorithms §1.4)."""
+        floor = max(8, self.expected_tokens // 10)
+        return max(self.expected_tokens - self.generated_tokens, min(floor, self.expected_tokens))
+
+    def __repr__(self) -> str:
+        state = self.outcome.value if self.outcome else "held"
+        return (
+            f"<Lease {self.request.id} on {self.worker}#{self.incarnation} "
+            f"[{self.prompt_tokens}+{self.generated_tokens} tokens | {state}]>"
+        )

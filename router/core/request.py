@@ -1,0 +1,70 @@
+"""What the control plane may know about one call. Bytes and sockets stay in the shell."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from router.core.prompt_key import PromptKey
+
+_NO_HEADERS: Mapping[str, str] = MappingProxyType({})
+
+
+class Api(enum.Enum):
+    """The family of the path, which decides how bodies, streams and errors look."""
+
+    CHAT = "chat"
+    COMPLETIONS = "completions"
+    RESPONSES = "responses"
+    MESSAGES = "messages"
+    OTHER = "other"
+    """Everything that generates nothing token by token: embeddings, rerank, tokenize, audio …"""
+
+    @property
+    def generates(self) -> bool:
+        return self is not Api.OTHER
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One call, as routing sees it. Frozen: what changes on the way lives in the lease.
+
+    Attributes:
+        id: the router's id of the call, unique while it lives.
+        sequence: arrival number of this process; breaks ties together with the seed.
+        model: as the client named it.
+        prompt_tokens: length of the first prompt in tokens; exact when `prompt_tokens_exact`.
+        max_tokens: the client's bound on output tokens per sequence, None when it gave none.
+        sequences: output sequences the engine will decode (n, times the number of prompts), at least 1.
+        body_bytes: what the router holds for it while it waits.
+        deadline: absolute time (s, same clock as every `now`) after which waiting is pointless.
+        avoid: names of workers that this call has already failed on.
+        affinity: what keeps a conversation together, None when the client gave nothing to go by.
+        key: the canonical prompt key; None for calls without a prompt.
+        slo: service class named by the client, "" for the default one.
+        priority: engine priority, lower first; 0 is neutral.
+        trusted: whether the client's key may use control fields.
+    """
+
+    id: str
+    sequence: int
+    model: str
+    arrived: float
+    api: Api = Api.OTHER
+    stream: bool = False
+    prompt_tokens: int = 0
+    prompt_tokens_exact: bool = False
+    max_tokens: int | None = None
+    sequences: int = 1
+    body_bytes: int = 0
+    deadline: float | None = None
+    avoid: frozenset[str] = frozenset()
+    affinity: str | None = None
+    tenant: str = ""
+    slo: str = ""
+    priority: int = 0
+    trusted: bool = False
+    key: PromptKey | None = field(default=None, repr=False)
+    headers: Mapping[str, str] = field(default=_NO_HEADERS, repr=False)
