@@ -67,4 +67,4 @@ class Request:
     priority: int = 0
     trusted: bool = False
     key: PromptKey | None = field(default=None, repr=False)
-    headers: Mapping[str, str] = field(default=_NO_HEADERS, repr=False)
+    headers: Mapping[str, str] = field(default_factory=lambda: _NO_HEADERS, repr=False)
