@@ -18,6 +18,8 @@ class Outcome(enum.Enum):
     """The client left."""
     FAILED = "failed"
     """The worker broke its answer, reset the connection or answered 5xx."""
+    BUSY = "busy"
+    """The engine is full (429, 503): nothing is wrong with it, but another one may take the request."""
     UNREACHABLE = "unreachable"
     """Nothing was sent: refused or no route."""
     TIMEOUT = "timeout"
@@ -66,7 +68,7 @@ class Lease:
 
     @property
     def remaining_tokens(self) -> int:
-        """Output still expected. Never 0 while it runs: an overrun stays visible (algorithms §1.4)."""
+        """Output still expected. Never 0 while it runs: an overrun stays visible."""
         floor = max(8, self.expected_tokens // 10)
         return max(self.expected_tokens - self.generated_tokens, min(floor, self.expected_tokens))
 

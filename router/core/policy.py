@@ -35,6 +35,7 @@ class Choice:
     reason: str = ""
 
 
+@runtime_checkable
 class Policy(Protocol):
     """One request at a time.
 
@@ -45,6 +46,7 @@ class Policy(Protocol):
     def pick(self, request: Request, workers: Sequence[WorkerView], now: float) -> Choice | None: ...
 
 
+@runtime_checkable
 class PairPolicy(Protocol):
     """Prefill and decode worker together, for connectors whose legs run at the same time."""
 
@@ -53,6 +55,7 @@ class PairPolicy(Protocol):
     ) -> Choice | None: ...
 
 
+@runtime_checkable
 class BatchPolicy(Protocol):
     """Sees all waiting requests, oldest first; leaves some queued if that is better."""
 
@@ -67,7 +70,7 @@ AnyPolicy = Policy | PairPolicy | BatchPolicy
 @runtime_checkable
 class Commits(Protocol):
     """Optional: told of every charge. A retry of the same request is told with `retry=True` and must not
-    advance counters a second time (DEFAULTS §3)."""
+    advance counters a second time."""
 
     def committed(self, request: Request, choice: Choice, now: float, *, retry: bool) -> None: ...
 

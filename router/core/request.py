@@ -41,6 +41,8 @@ class Request:
         body_bytes: what the router holds for it while it waits.
         deadline: absolute time (s, same clock as every `now`) after which waiting is pointless.
         avoid: names of workers that this call has already failed on.
+        pinned: the only worker that may take it (a stored response lives there), None for any.
+        attempt: 0 for the first placement, counted up by retries.
         affinity: what keeps a conversation together, None when the client gave nothing to go by.
         key: the canonical prompt key; None for calls without a prompt.
         slo: service class named by the client, "" for the default one.
@@ -61,6 +63,8 @@ class Request:
     body_bytes: int = 0
     deadline: float | None = None
     avoid: frozenset[str] = frozenset()
+    pinned: str | None = None
+    attempt: int = 0
     affinity: str | None = None
     tenant: str = ""
     slo: str = ""

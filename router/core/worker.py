@@ -1,10 +1,13 @@
-"""What a policy may look at: roles, the last scrape, and the read-only view of a worker."""
+"""One engine process (or one data-parallel rank of it), and the read-only view that policies get of it."""
 
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
+
+from router.core.health import Health, State
+from router.core.mirror import Mirror
 
 
 class Role(enum.Enum):
@@ -44,7 +47,7 @@ class EngineStats:
 
 @dataclass(frozen=True, slots=True)
 class StepModel:
-    """Calibrated coefficients of one worker (`reference`: T_step = base + per_seq·n + per_kv·KV).
+    """Calibrated coefficients of one worker (T_step = base + per sequence · n + per KV token · KV).
 
     Attributes:
         prefill_base_s, prefill_per_token_s: time of an uncached prefill, affine in its tokens.
@@ -121,10 +124,91 @@ class WorkerView(Protocol):
 
     @property
     def warmup(self) -> float:
-        """Extra load factor of a worker that came back lately: 1.0 normally, up to 2.0 just after (§4)."""
+        """Extra load factor of a worker that came back lately: 1.0 normally, up to 2.0 just after."""
         ...
 
     @property
     def step(self) -> StepModel | None: ...
     @property
     def stats(self) -> EngineStats | None: ...
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Worker:
+    """A member of a pool; implements WorkerView. The Pool is its only writer.
+
+    Attributes:
+        models: names it serves (base model and LoRA adapters); empty until learned.
+        max_model_len: longest context it takes, per model, as `/v1/models` says.
+        slots: sequences that may run at once; None when nobody said.
+        last_sign: when it last showed life: an event, or a counter that moved (s).
+        shared_address: its URL hides several processes, so its metrics and incarnations say nothing certain.
+    """
+
+    name: str
+    role: Role = Role.BOTH
+    revision: str = ""
+    barrier_group: str | None = None
+    slots: int | None = None
+    capacity: float = 1.0
+    models: frozenset[str] = frozenset()
+    max_model_len: dict[str, int] = field(default_factory=dict)
+    configured_kv_tokens: int | None = None
+    incarnation: int = 0
+    health: Health = field(default_factory=Health)
+    mirror: Mirror = field(default_factory=Mirror)
+    step: StepModel | None = None
+    stats: EngineStats | None = None
+    last_sign: float = 0.0
+    warmup: float = 1.0
+    shared_address: bool = False
+
+    @property
+    def model(self) -> str:
+        """The one name, or the first in order, for labels."""
+        return min(self.models, default="")
+
+    @property
+    def state(self) -> State:
+        return self.health.state
+
+    @property
+    def in_flight(self) -> int:
+        return self.mirror.in_flight
+
+    @property
+    def sequences(self) -> int:
+        return self.mirror.sequences
+
+    @property
+    def queued_tokens(self) -> int:
+        return self.mirror.queued_tokens
+
+    @property
+    def kv_tokens(self) -> int:
+        return self.mirror.kv_tokens
+
+    @property
+    def remaining_tokens(self) -> int:
+        return self.mirror.remaining_tokens
+
+    @property
+    def kv_capacity_tokens(self) -> int | None:
+        if self.configured_kv_tokens is not None:
+            return self.configured_kv_tokens
+        return self.stats.kv_capacity_tokens if self.stats else None
+
+    @property
+    def free_slots(self) -> int | None:
+        return None if self.slots is None else max(self.slots - self.mirror.sequences, 0)
+
+    def fits(self, model: str, tokens: int) -> bool:
+        """Whether a prompt of `tokens` is within what it takes; unknown means yes, the engine will say."""
+        longest = self.max_model_len.get(model)
+        return longest is None or tokens <= longest
+
+    def __repr__(self) -> str:
+        return (
+            f"<Worker {self.name}#{self.incarnation} {self.role.value} {self.state.value} "
+            f"[{self.in_flight} in flight | {self.kv_tokens} KV tokens]>"
+        )

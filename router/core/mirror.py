@@ -1,0 +1,74 @@
+"""The router's belief about the work and the KV that one incarnation of a worker holds.
+
+Built from leases alone: charged at dispatch, advanced by the events that pass through, settled once. It is
+true the moment a request is placed, which no scrape is. A new incarnation starts with an empty mirror.
+"""
+
+from __future__ import annotations
+
+from router.core.errors import InternalError
+from router.core.lease import Lease
+
+
+class Mirror:
+    """Sums over the leases of one worker. The Pool alone writes it."""
+
+    __slots__ = ("in_flight", "kv_tokens", "queued_tokens", "remaining_tokens", "sequences", "streams")
+
+    def __init__(self) -> None:
+        self.in_flight = 0
+        self.sequences = 0
+        self.queued_tokens = 0
+        self.kv_tokens = 0
+        self.remaining_tokens = 0
+        self.streams = 0
+
+    def charge(self, lease: Lease) -> None:
+        self.in_flight += 1
+        self.sequences += lease.request.sequences
+        self.queued_tokens += lease.prompt_tokens
+        self.kv_tokens += lease.kv_tokens
+        self.remaining_tokens += lease.remaining_tokens
+        self.streams += lease.request.stream
+
+    def prefilled(self, lease: Lease) -> None:
+        """The first output was seen: its prompt no longer waits."""
+        lease.prefilled = True
+        self.queued_tokens -= lease.prompt_tokens
+
+    def correct_prompt(self, lease: Lease, prompt_tokens: int) -> None:
+        """The engine said how long the prompt really is."""
+        delta = prompt_tokens - lease.prompt_tokens
+        lease.prompt_tokens = prompt_tokens
+        self.kv_tokens += delta
+        if not lease.prefilled:
+            self.queued_tokens += delta
+
+    def generated(self, lease: Lease, total_tokens: int) -> None:
+        """The lease has produced `total_tokens` so far (an absolute count, so a repeat does no harm)."""
+        before = lease.remaining_tokens
+        delta = total_tokens - lease.generated_tokens
+        lease.generated_tokens = total_tokens
+        self.kv_tokens += delta
+        self.remaining_tokens += lease.remaining_tokens - before
+
+    def settle(self, lease: Lease) -> None:
+        self.in_flight -= 1
+        self.sequences -= lease.request.sequences
+        self.kv_tokens -= lease.kv_tokens
+        self.remaining_tokens -= lease.remaining_tokens
+        self.streams -= lease.request.stream
+        if not lease.prefilled:
+            self.queued_tokens -= lease.prompt_tokens
+        if min(self.in_flight, self.sequences, self.kv_tokens, self.queued_tokens, self.remaining_tokens) < 0:
+            raise InternalError(f"an account fell below zero when settling {lease!r}: {self!r}")
+
+    @property
+    def idle(self) -> bool:
+        return not (self.in_flight or self.sequences or self.kv_tokens or self.queued_tokens)
+
+    def __repr__(self) -> str:
+        return (
+            f"<Mirror [{self.in_flight} in flight | {self.kv_tokens} KV tokens | "
+            f"{self.queued_tokens} queued]>"
+        )
