@@ -1,0 +1,161 @@
+"""Series bound to what they are about: one (api, model), or one worker.
+
+Separate because this is the hot path. A holder is looked up once a request or kept by the worker's owner; an
+event then costs one observe, and a finished request a dozen additions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from router.telemetry.families import Families
+from router.telemetry.series import Counter, Histogram
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finish:
+    """What is known of a request when it is over. None where it does not apply or was not measured.
+
+    Attributes:
+        status: HTTP status that the client got, 499 when it left.
+        duration_s: first byte of the request to the last of the answer.
+        queue_s: waiting in the router for a worker.
+        overhead_s: the router's own share of the time to the first byte: parsing, choosing, sending.
+        ttft_s: first byte of the request to the first data event, or to the body when not streamed.
+        tpot_s: mean time per output token after the first.
+        prompt_tokens, output_tokens: as the engine reported them, else as counted.
+        cached_tokens: prompt tokens found in the engine's cache, None when it did not say.
+    """
+
+    status: int
+    duration_s: float
+    queue_s: float | None = None
+    overhead_s: float | None = None
+    ttft_s: float | None = None
+    tpot_s: float | None = None
+    prompt_tokens: int | None = None
+    output_tokens: int | None = None
+    cached_tokens: int | None = None
+
+
+class RequestSeries:
+    """Counts the requests of one api for one model.
+
+    Attributes:
+        inter_token: observe each gap between two events that carry output, in seconds.
+    """
+
+    __slots__ = (
+        "_duration", "_families", "_model", "_output_tokens", "_overhead", "_prompt_tokens", "_queue",
+        "_requests", "_tpot", "_ttft", "api", "inter_token",
+    )  # fmt: skip
+
+    def __init__(self, families: Families, api: str, model: str) -> None:
+        self.api = api
+        self._model = model
+        self._families = families
+        self._requests: dict[int, Counter] = {}
+        self.inter_token: Histogram = families.inter_token.series(api, model)
+        self._duration = families.duration.series(api, model)
+        self._ttft = families.ttft.series(api, model)
+        self._tpot = families.tpot.series(api, model)
+        self._queue = families.queue.series(model)
+        self._overhead = families.overhead.series(model)
+        self._output_tokens = families.output_tokens.series(model)
+        self._prompt_tokens = {
+            cache: families.prompt_tokens.series(model, cache) for cache in ("hit", "miss", "unreported")
+        }
+
+    def finished(self, finish: Finish) -> None:
+        """Count one request that is over; once for each request, however it ended."""
+        status = finish.status
+        requests = self._requests.get(status)
+        if requests is None:
+            requests = self._families.requests.series(self.api, self._model, str(status))
+            self._requests[status] = requests
+        requests.add()
+        self._duration.observe(finish.duration_s)
+        for histogram, seconds in (
+            (self._queue, finish.queue_s),
+            (self._overhead, finish.overhead_s),
+            (self._ttft, finish.ttft_s),
+            (self._tpot, finish.tpot_s),
+        ):
+            if seconds is not None:
+                histogram.observe(seconds)
+        self._count_tokens(finish)
+
+    def failed(self, code: str, phase: str) -> None:
+        """Count the error that a request ended in; `code` is the one in the error body."""
+        self._families.errors.series(self._model, code, phase).add()
+
+    def retried(self, reason: str) -> None:
+        """Count one more attempt."""
+        self._families.retries.series(self._model, reason).add()
+
+    def _count_tokens(self, finish: Finish) -> None:
+        if finish.output_tokens is not None:
+            self._output_tokens.add(finish.output_tokens)
+        prompt, cached = finish.prompt_tokens, finish.cached_tokens
+        if prompt is None:
+            return
+        if cached is None:
+            self._prompt_tokens["unreported"].add(prompt)
+            return
+        # An engine that recomputed a preempted prompt has been seen to report more hits than prompt.
+        hit = min(cached, prompt)
+        self._prompt_tokens["hit"].add(hit)
+        self._prompt_tokens["miss"].add(prompt - hit)
+
+    def __repr__(self) -> str:
+        return f"<RequestSeries {self.api} {self._model}>"
+
+
+class WorkerSeries:
+    """Counts what happens at one worker.
+
+    After the worker has left, a holder that somebody still keeps counts into nothing that is exposed.
+
+    Attributes:
+        ttft: observe the time from sending a request to its first data event, in seconds.
+    """
+
+    __slots__ = ("_codes", "_decisions", "_families", "_name", "ttft")
+
+    def __init__(self, families: Families, name: str) -> None:
+        self._families = families
+        self._name = name
+        self._codes: dict[int | None, Counter] = {}
+        self._decisions: dict[tuple[str, str], Counter] = {}
+        self.ttft: Histogram = families.worker_ttft.series(name)
+
+    def chosen(self, policy: str, reason: str) -> None:
+        """Count a choice that put a request here."""
+        counter = self._decisions.get((policy, reason))
+        if counter is None:
+            counter = self._families.decisions.series(policy, reason, self._name)
+            self._decisions[policy, reason] = counter
+        counter.add()
+
+    def responded(self, code: int | None) -> None:
+        """Count one answer by its status; None when the connection failed or broke before one."""
+        counter = self._codes.get(code)
+        if counter is None:
+            label = "none" if code is None else str(code)
+            counter = self._codes[code] = self._families.upstream_responses.series(self._name, label)
+        counter.add()
+
+    def entered(self, state: str) -> None:
+        """Count a change of the worker's state."""
+        self._families.transitions.series(self._name, state).add()
+
+    def scraped(self, outcome: str) -> None:
+        """Count a scrape: "ok", or one word for what went wrong."""
+        self._families.scrapes.series(self._name, outcome).add()
+
+    def probed(self, outcome: str) -> None:
+        """Count a probe: "ok", or one word for what went wrong."""
+        self._families.probes.series(self._name, outcome).add()
+
+    def __repr__(self) -> str:
+        return f"<WorkerSeries {self._name}>"

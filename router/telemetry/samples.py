@@ -1,0 +1,88 @@
+"""What a scrape needs to know of the router's state, as plain values.
+
+Separate so that whoever owns the state can fill these without knowing of Prometheus. Gauges are read from
+such a snapshot when a scrape asks and are never moved request by request, so they cannot leak: they are
+exactly as right as the accounts they are read from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from router.core.worker import EngineStats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerSample:
+    """One worker at the time of a scrape.
+
+    Attributes:
+        name: opaque name of the worker, never its URL.
+        role: prefill, decode or both.
+        state: of the health table, one word.
+        eligible: whether a policy may be offered it now.
+        in_flight: leases held.
+        sequences: output sequences of those leases.
+        queued_tokens: prompt tokens charged and not yet known to be prefilled.
+        kv_tokens: the router's belief of the KV tokens in use.
+        kv_capacity_tokens: None while unknown.
+        slots: sequences it may run at once, None when not configured.
+        incarnation: rises by one whenever the engine lost its state.
+        stats: the last scrape of the engine, None before the first.
+    """
+
+    name: str
+    model: str
+    role: str
+    state: str
+    eligible: bool
+    in_flight: int
+    sequences: int = 0
+    queued_tokens: int = 0
+    kv_tokens: int = 0
+    kv_capacity_tokens: int | None = None
+    slots: int | None = None
+    incarnation: int = 0
+    stats: EngineStats | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueSample:
+    """What waits for one model.
+
+    Attributes:
+        depth: requests waiting in the router for a worker.
+        depth_capacity: how many may wait.
+        oldest_wait_s: how long the first of them has waited, None when nobody waits.
+        prompt_pool_entries: prefilled requests that wait for a decode worker.
+    """
+
+    model: str
+    depth: int
+    depth_capacity: int | None = None
+    oldest_wait_s: float | None = None
+    prompt_pool_entries: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """The router at one instant.
+
+    Attributes:
+        now: the instant, on the clock that `EngineStats.taken` was read from (s).
+        ready: what /readiness says.
+        in_flight: requests being served, from the first byte read to the last byte written.
+        in_flight_capacity: how many may be.
+        body_bytes: request bodies held in memory.
+        body_capacity_bytes: how much may be held.
+    """
+
+    now: float
+    ready: bool
+    in_flight: int
+    in_flight_capacity: int | None = None
+    body_bytes: int = 0
+    body_capacity_bytes: int | None = None
+    workers: Sequence[WorkerSample] = ()
+    queues: Sequence[QueueSample] = ()
