@@ -1,0 +1,36 @@
+"""Every knob of the router, and the only reader of the configuration file and of the environment."""
+
+from router.settings.auth import AuthSettings, ClientKey
+from router.settings.configuration import Settings
+from router.settings.fleet import DiscoverySettings, HealthSettings, PollingSettings
+from router.settings.limits import LimitSettings
+from router.settings.mock import MockGroup, MockSettings
+from router.settings.pools import PoolSettings, WorkerSettings, parse_workers, read_workers_file
+from router.settings.refusals import SettingsError
+from router.settings.server import RequestLogSettings, ServerSettings, UsageSettings
+from router.settings.sources import Given, load
+from router.settings.timeouts import RetrySettings, TimeoutSettings
+
+__all__ = [
+    "AuthSettings",
+    "ClientKey",
+    "DiscoverySettings",
+    "Given",
+    "HealthSettings",
+    "LimitSettings",
+    "MockGroup",
+    "MockSettings",
+    "PollingSettings",
+    "PoolSettings",
+    "RequestLogSettings",
+    "RetrySettings",
+    "ServerSettings",
+    "Settings",
+    "SettingsError",
+    "TimeoutSettings",
+    "UsageSettings",
+    "WorkerSettings",
+    "load",
+    "parse_workers",
+    "read_workers_file",
+]

@@ -1,0 +1,149 @@
+"""All settings together, and what must hold between them.
+
+Separate from the sections, which know nothing of each other, and from the sources, which know nothing of
+meaning.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Annotated, Any, Final, Self
+
+from pydantic import Field, field_validator, model_validator
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+
+from router.settings.auth import AuthSettings
+from router.settings.fleet import DiscoverySettings, HealthSettings, PollingSettings
+from router.settings.limits import LimitSettings
+from router.settings.mock import MockSettings
+from router.settings.pools import DEFAULT_POOL, PoolSettings
+from router.settings.server import RequestLogSettings, ServerSettings, UsageSettings
+from router.settings.timeouts import RetrySettings, TimeoutSettings
+
+ENVIRONMENT_PREFIX: Final = "POINTSMAN_"
+ENVIRONMENT_DELIMITER: Final = "__"
+_POOL_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+class Settings(BaseSettings):
+    """Every knob of the router. Built by `router.settings.load`; in tests also in place, from keywords alone.
+
+    There is always at least one pool, so that workers can be added to a router that started with none.
+    """
+
+    model_config = SettingsConfigDict(
+        env_prefix=ENVIRONMENT_PREFIX,
+        env_nested_delimiter=ENVIRONMENT_DELIMITER,
+        env_ignore_empty=True,
+        env_parse_none_str="null",
+        extra="forbid",
+        frozen=True,
+        hide_input_in_errors=True,
+        use_attribute_docstrings=True,
+    )
+
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    """Seed of all choices by chance: ties, random, power_of_two. The same seed and arrivals give the same
+    placements."""
+    server: ServerSettings = ServerSettings()
+    limits: LimitSettings = LimitSettings()
+    timeouts: TimeoutSettings = TimeoutSettings()
+    retry: RetrySettings = RetrySettings()
+    health: HealthSettings = HealthSettings()
+    polling: PollingSettings = PollingSettings()
+    discovery: DiscoverySettings = DiscoverySettings()
+    auth: AuthSettings = AuthSettings()
+    usage: UsageSettings = UsageSettings()
+    request_log: RequestLogSettings = RequestLogSettings()
+    pools: dict[str, PoolSettings] = Field(default_factory=lambda: {DEFAULT_POOL: PoolSettings()})
+    """Pools by name."""
+    mock: MockSettings = MockSettings()
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Keywords alone: `load` merges the sources, because a refusal names where a value came from."""
+        return (init_settings,)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _empty_sections(cls, value: Any) -> Any:
+        """A section whose keys are all commented out is null in YAML."""
+        return (
+            {key: item for key, item in value.items() if item is not None}
+            if isinstance(value, dict)
+            else value
+        )
+
+    @field_validator("pools", mode="before")
+    @classmethod
+    def _at_least_one_pool(cls, value: Any) -> Any:
+        if not isinstance(value, dict):
+            return value
+        return {name: {} if pool is None else pool for name, pool in value.items()} or {DEFAULT_POOL: {}}
+
+    @field_validator("pools")
+    @classmethod
+    def _pool_names(cls, value: dict[str, PoolSettings]) -> dict[str, PoolSettings]:
+        for name in value:
+            if not _POOL_NAME.fullmatch(name):
+                raise ValueError(
+                    f"{name!r} is no pool name; letters, digits and . _ - after the first, at most 64"
+                )
+        return value
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        problems = list(self._problems())
+        if problems:
+            raise ValueError("\n".join(problems))
+        return self
+
+    def _problems(self) -> Iterator[str]:
+        yield from _ports_that_meet(self.server)
+        yield from _shared_between_pools(self.pools)
+        for name, pool in self.pools.items():
+            yield from _contradictions(name, pool)
+
+
+def _ports_that_meet(server: ServerSettings) -> Iterator[str]:
+    listeners = [
+        ("server.port", server.host, server.port),
+        ("server.admin_port", server.admin_host, server.admin_port),
+    ]
+    if server.prometheus is not None:
+        listeners.append(("server.prometheus_port", *server.prometheus))
+    taken: dict[int, str] = {}
+    for key, _, port in listeners:
+        if port and port in taken:
+            yield f"{taken[port]} and {key} are both {port}; each listener needs a port of its own"
+        taken[port] = key
+
+
+def _shared_between_pools(pools: dict[str, PoolSettings]) -> Iterator[str]:
+    for what in ("name", "url"):
+        owners: dict[str, str] = {}
+        for name, pool in pools.items():
+            for value in (getattr(worker, what) for worker in pool.workers):
+                if owners.setdefault(value, name) != name:
+                    yield f"pools {owners[value]} and {name} both have a worker of {what} {value}"
+    models: dict[str, str] = {}
+    for name, pool in pools.items():
+        if pool.model is not None and models.setdefault(pool.model, name) != name:
+            yield f"pools {models[pool.model]} and {name} both serve {pool.model}; put the workers into one"
+
+
+def _contradictions(name: str, pool: PoolSettings) -> Iterator[str]:
+    for index, worker in enumerate(pool.workers):
+        where = f"pools.{name}.workers[{index}]"
+        if pool.model is not None and worker.model not in (None, pool.model):
+            yield f"{where}.model is {worker.model}, but pools.{name}.model is {pool.model}"
+        if pool.binding == "late" and pool.slots_of(worker) is None:
+            yield f"{where} has no slots, which pools.{name}.binding late needs; set pools.{name}.slots"

@@ -1,0 +1,63 @@
+"""How much the router holds at once. Everything it queues or buffers has its bound here.
+
+Separate from the deadlines: a limit refuses at the door, a deadline ends what was let in.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+from pydantic import Field, ValidationInfo, field_validator
+
+from router.settings.section import Bytes, Seconds, Section
+
+MAX_IN_FLIGHT: Final = 10_000
+"""Most requests in flight of one process, whatever the limit of open files allows."""
+_FILES_PER_REQUEST: Final = 3  # a client socket, a worker socket, and one to spare
+_FILES_RESERVED: Final = 256  # listeners, logs, scrapes, probes
+
+RetryAfter = Annotated[int, Field(ge=1, le=60)]
+
+
+class LimitSettings(Section):
+    """Bounds on requests, bodies and buffers."""
+
+    max_in_flight: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
+    """Requests in flight at most, a hard limit held to the last byte. None: a third of the open files the
+    process may have, less 256, and at most 10,000."""
+    queue_size: Annotated[int, Field(ge=0, le=1_000_000)] = 256
+    """Requests of one model that may wait; 0 refuses at once what cannot start at once."""
+    queue_bytes: Bytes = 256 * 2**20
+    """Request bodies of one model that may wait."""
+    queue_timeout_s: Seconds = 30.0
+    """Longest wait in the queue, then 429."""
+    retry_after_min_s: RetryAfter = 1
+    """Least value of the `Retry-After` header."""
+    retry_after_max_s: RetryAfter = 60
+    """Greatest value of the `Retry-After` header; SDKs ignore longer ones."""
+    body_bytes: Bytes = 64 * 2**20
+    """Largest JSON body, counted after gzip or zstd is undone."""
+    buffered_bytes: Bytes = 2**30
+    """Request bodies held in memory in all, then 503."""
+    multipart_bytes: Bytes = 512 * 2**20
+    """Largest multipart body; it is streamed, never buffered, and so never retried."""
+    stream_buffer_bytes: Bytes = 256 * 2**10
+    """Bytes held for a slow client before reading from its worker pauses."""
+
+    @field_validator("retry_after_max_s")
+    @classmethod
+    def _not_below_min(cls, value: int, info: ValidationInfo) -> int:
+        least = info.data.get("retry_after_min_s", 1)
+        if value < least:
+            raise ValueError(f"it must not be below limits.retry_after_min_s ({least})")
+        return value
+
+    def in_flight_bound(self, open_files: int) -> int:
+        """Requests in flight at most, when the process may have `open_files` files open.
+
+        Returns:
+            The configured limit, else min(10,000, (open_files - 256) / 3), and never less than 1.
+        """
+        if self.max_in_flight is not None:
+            return self.max_in_flight
+        return max(1, min(MAX_IN_FLIGHT, (open_files - _FILES_RESERVED) // _FILES_PER_REQUEST))

@@ -1,0 +1,71 @@
+"""The fleet of mock engines that `pointsman up` starts.
+
+Separate from the pools: the router knows nothing of what a worker is made of. Names of models and GPUs are
+checked by the mock itself, which the router never imports.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from router.settings.section import Section
+
+Count = Annotated[int, Field(ge=1, le=256)]
+
+
+class MockGroup(Section):
+    """Mock engines that are alike, on consecutive ports of this machine, in one process."""
+
+    port: Annotated[int, Field(ge=1, le=65535)] = 9001
+    """Port of the first engine."""
+    count: Count = 1
+    """How many, each on the next port."""
+    model: str = "qwen2.5-3b"
+    """Model that it pretends to serve: qwen2.5-3b, mistral-7b, llama-3-8b, llama-3-70b, qwen3-30b-a3b,
+    deepseek-v3."""
+    gpu: str = "a40"
+    """GPU that it pretends to have: a40, a6000, a100, h100, h200, ascend-910c."""
+    dialect: Literal["vllm", "sglang"] = "vllm"
+    """Whose API and metrics it shows."""
+    max_num_seqs: Annotated[int, Field(ge=1, le=100_000)] | None = None
+    """Sequences that run at once; None: as the mock has it."""
+    kv_tokens: Annotated[int, Field(ge=1)] | None = None
+    """Tokens that fit its KV cache; None: as model and GPU allow."""
+    time_scale: Annotated[float, Field(gt=0, le=1000)] | None = None
+    """Speed of its clock; 2 is twice as slow as the GPU, 0.5 twice as fast."""
+    seed: int | None = None
+    """Seed of its answers; None: as the mock has it."""
+
+    @model_validator(mode="after")
+    def _ports_exist(self) -> Self:
+        if self.port + self.count - 1 > 65535:
+            raise ValueError(f"{self.count} engines from port {self.port} on end above 65535")
+        return self
+
+    @property
+    def ports(self) -> range:
+        """The ports its engines listen on."""
+        return range(self.port, self.port + self.count)
+
+
+class MockSettings(Section):
+    """What `pointsman up` starts beside the router; `pointsman serve` does not look at it."""
+
+    host: str = "127.0.0.1"
+    """Address that the engines listen on."""
+    ready_timeout_s: Annotated[float, Field(gt=0, le=3600)] = 60.0
+    """The engines answer `/health` within, or `pointsman up` gives up."""
+    fleet: tuple[MockGroup, ...] = ()
+    """Groups of engines."""
+
+    @model_validator(mode="after")
+    def _ports_differ(self) -> Self:
+        taken: set[int] = set()
+        for group in self.fleet:
+            twice = taken.intersection(group.ports)
+            if twice:
+                raise ValueError(f"two groups of mock.fleet want port {min(twice)}")
+            taken.update(group.ports)
+        return self

@@ -1,0 +1,148 @@
+"""Sentences for what is refused: the key, the value, where it came from, and what is allowed.
+
+Separate because pydantic's messages are written for programmers; these are read by whoever starts the router.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Final
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from router.settings.keys import find_key, names_of, path_of, section_at
+
+Loc = tuple[int | str, ...]
+
+_SECRET_WORDS: Final = ("api_key", "client_api_keys", "sha256")
+_LONGEST_VALUE: Final = 80
+
+ONE_PROCESS: Final = (
+    "pointsman runs as one process, because the accounts of all workers live in it; "
+    "for more, start several routers behind a load balancer"
+)
+_NO_PROCESSES: Final = "{key} is no setting: " + ONE_PROCESS
+_NO_SPLIT: Final = "{key} is refused: prefill/decode disaggregation is not in this version"
+_NO_RANKS: Final = "{key} is refused: data-parallel ranks as workers of their own are not in this version"
+
+ABSENT: Final[Mapping[str, str]] = {
+    "server.workers": _NO_PROCESSES,
+    "server.processes": _NO_PROCESSES,
+    "server.worker_count": _NO_PROCESSES,
+    "workers": "workers belong to a pool: write pools.<name>.workers",
+    "workload": "workload is refused: simulated workloads are not in this version",
+    "pools.*.connector": _NO_SPLIT,
+    "pools.*.kv_connector": _NO_SPLIT,
+    "pools.*.prefill": _NO_SPLIT,
+    "pools.*.decode": _NO_SPLIT,
+    "pools.*.prefill_policy": _NO_SPLIT,
+    "pools.*.decode_policy": _NO_SPLIT,
+    "pools.*.pd_split_min_tokens": _NO_SPLIT,
+    "pools.*.max_transfers_per_worker": _NO_SPLIT,
+    "pools.*.workers[*].connector": _NO_SPLIT,
+    "pools.*.workers[*].kv_connector": _NO_SPLIT,
+    "pools.*.workers[*].bootstrap_port": _NO_SPLIT,
+    "pools.*.workers[*].may_prefill": _NO_SPLIT,
+    "pools.*.workers[*].dp_size": _NO_RANKS,
+}
+"""Keys that users know from other routers, or from later versions, and why they are refused here."""
+
+
+class SettingsError(Exception):
+    """The configuration is refused. Nothing was started.
+
+    Attributes:
+        problems: one sentence each, all that was found.
+    """
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = tuple(problems)
+
+
+def dotted(loc: Iterable[int | str]) -> str:
+    """`pools.chat.workers[0].url` of a location."""
+    text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in loc)
+    return text.removeprefix(".")
+
+
+def closest(word: str, words: Iterable[str]) -> str | None:
+    """The known word that was probably meant, None when nothing is near."""
+    found = difflib.get_close_matches(word, list(words), n=1, cutoff=0.6)
+    return found[0] if found else None
+
+
+def sentences(error: ValidationError, model: type[BaseModel], origin: Callable[[Loc], str]) -> list[str]:
+    """One sentence for each thing that is wrong.
+
+    Args:
+        error: what pydantic found.
+        model: what was validated, for allowed values and near keys.
+        origin: where the value at a location was given: "--port", "environment POINTSMAN_…", a file.
+    """
+    return [line for details in error.errors(include_url=False) for line in _sentence(details, model, origin)]
+
+
+def _sentence(details: ErrorDetails, model: type[BaseModel], origin: Callable[[Loc], str]) -> Iterator[str]:
+    loc, kind = details["loc"], details["type"]
+    if kind == "value_error" and not loc:  # a law between sections names its keys itself
+        yield from details["msg"].removeprefix("Value error, ").splitlines()
+        return
+    key = dotted(loc)
+    where = origin(loc)
+    source = f" ({where})" if where else ""
+    if kind == "extra_forbidden":
+        yield _unknown_key(loc, model) + source
+    elif kind == "missing":
+        yield f"{key} is required{source}"
+    elif isinstance(details["input"], Mapping):
+        yield f"{key}{source}: {_allowed(details, model)}"
+    else:
+        yield f"{key} is {_shown(loc, details['input'])}{source}; {_allowed(details, model)}"
+
+
+def _shown(loc: Loc, value: object) -> str:
+    """The value, unless it may be a secret."""
+    if any(word in str(part) for part in loc for word in _SECRET_WORDS):
+        return "(hidden)"
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    return text if len(text) <= _LONGEST_VALUE else text[: _LONGEST_VALUE - 1] + "…"
+
+
+def _unknown_key(loc: Loc, model: type[BaseModel]) -> str:
+    """Why a key is not there, or which one was meant."""
+    key, reason = dotted(loc), ABSENT.get(path_of(model, loc))
+    if reason is not None:
+        return reason.format(key=key)
+    section = section_at(model, loc[:-1])
+    names = names_of(section) if section else []
+    near = closest(str(loc[-1]), names)
+    hint = f"did you mean {dotted((*loc[:-1], near))}?" if near else f"known here: {', '.join(names)}"
+    return f"unknown key {key}, {hint}"
+
+
+def _allowed(details: ErrorDetails, model: type[BaseModel]) -> str:
+    """What would have been right, as a clause that begins with "it"."""
+    kind = details["type"]
+    if kind in ("value_error", "assertion_error"):
+        return details["msg"].removeprefix("Value error, ")
+    key = find_key(model, details["loc"])
+    if key is None:
+        return _SHAPES.get(kind, f"it is wrong: {details['msg']}")
+    if key.choices:
+        near = closest(str(details["input"]), key.choices)
+        return f"it must be {key.kind}" + (f"; did you mean {near}?" if near else "")
+    bounds = f" {key.bounds}" if key.bounds else ""
+    return f"it must be {key.kind}{bounds}" + (" or null" if key.nullable else "")
+
+
+_SHAPES: Final[Mapping[str, str]] = {
+    "model_type": "it must be a mapping of keys",
+    "model_attributes_type": "it must be a mapping of keys",
+    "dict_type": "it must be a mapping of names",
+    "tuple_type": "it must be a list",
+    "string_type": "it must be text; put it into quotes",
+}

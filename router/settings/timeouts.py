@@ -1,0 +1,81 @@
+"""Every deadline on the path of a request, and when a failed try is repeated elsewhere.
+
+Separate from limits: each deadline here has its own name in errors and metrics.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from router.settings.section import Seconds, Section, Share
+
+Tries = Annotated[int, Field(ge=0, le=10)]
+
+
+class TimeoutSettings(Section):
+    """Deadlines. No total cuts a stream that makes progress."""
+
+    connect_s: Seconds = 1.0
+    """TCP connection to a worker; the next worker is tried at once."""
+    tls_s: Seconds = 5.0
+    """TLS handshake with a worker."""
+    write_stall_s: Seconds = 30.0
+    """A worker takes no byte of the request for so long."""
+    first_event_s: Seconds = 600.0
+    """First data event of a stream; a client that says it waits less (`x-stainless-read-timeout`) is
+    believed."""
+    total_s: Seconds = 3600.0
+    """Whole answer that is not streamed."""
+    idle_s: Seconds = 600.0
+    """Between two events of a stream. Comments are no events."""
+    idle_lost_worker_s: Seconds = 10.0
+    """Between two events, once the worker refuses connections or was restarted."""
+    comment_commit_s: Seconds = 15.0
+    """Engine comments are held back so long, with the status line; later ones commit the answer."""
+    keep_alive_s: Seconds | None = 15.0
+    """Silence inside a stream after which the router sends a comment of its own; null: never."""
+    early_keep_alive_s: Seconds | None = None
+    """The same before the first event; it commits status 200 and ends all retries. null: never."""
+    slow_client_s: Seconds = 60.0
+    """A client that takes no byte of a full buffer for so long is cut."""
+    client_keep_alive_s: Seconds = 620.0
+    """Idle client connections stay open so long: longer than the 600 s of cloud load balancers."""
+    client_head_s: Seconds = 30.0
+    """A client sends its request head within."""
+    upstream_idle_s: Annotated[float, Field(gt=0, le=60)] = 3.0
+    """Idle worker connections are reused within; engines close theirs after 5 s."""
+    shutdown_accept_s: Annotated[float, Field(ge=0, le=3600)] = 10.0
+    """After SIGTERM, not ready but still accepting, while load balancers take notice."""
+    shutdown_drain_s: Annotated[float, Field(ge=0, le=86_400)] = 300.0
+    """Then running requests may finish within, before they are ended with an error."""
+
+
+class RetrySettings(Section):
+    """Tries elsewhere, before the client's status line was sent. Never after a timeout, and without back-off."""
+
+    enabled: bool = True
+    """Off: every failure goes to the client."""
+    max_retries: Tries = 2
+    """Tries elsewhere for one request in all."""
+    max_retries_sent: Tries = 1
+    """Of those, tries after a worker had the request and answered nothing, 5xx or 429."""
+    budget_share: Share = 0.2
+    """Retries under way, as a share of the requests in flight: more would feed an outage."""
+    budget_min: Annotated[int, Field(ge=0, le=10_000)] = 10
+    """Retries under way that are always allowed."""
+    poison_guard: bool = False
+    """Refuse for `poison_guard_s` a body during which two workers restarted."""
+    poison_guard_s: Seconds = 60.0
+    """How long such a body is refused."""
+
+    @property
+    def unsent(self) -> int:
+        """Tries elsewhere when nothing was sent."""
+        return self.max_retries if self.enabled else 0
+
+    @property
+    def sent(self) -> int:
+        """Tries elsewhere when a worker may have seen the request."""
+        return min(self.max_retries_sent, self.max_retries) if self.enabled else 0
