@@ -134,12 +134,16 @@ class UpstreamError(RouterError):
 
 
 class ConnectFailed(UpstreamError):
-    """No connection: refused, no route, TLS failed, or not within the connect deadline. Nothing was sent."""
+    """No connection: refused, no route, TLS failed, or not within the connect deadline. Nothing was sent.
+
+    `refused` tells that the port itself said no, so the worker is known to be down.
+    """
 
     code = "upstream_unreachable"
 
-    def __init__(self, message: str) -> None:
+    def __init__(self, message: str, *, refused: bool = False) -> None:
         super().__init__(message, sent=False)
+        self.refused = refused
 
 
 class UpstreamClosed(UpstreamError):

@@ -94,6 +94,11 @@ class Pool:
         self._commits = policy if isinstance(policy, Commits) else None
         self._settles = policy if isinstance(policy, Settles) else None
 
+    @property
+    def decides_by_batch(self) -> bool:
+        """Whether the policy wants to see the whole queue at once."""
+        return self._batch is not None
+
     # --- requests ------------------------------------------------------------------------------------
 
     @property

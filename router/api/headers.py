@@ -1,0 +1,105 @@
+"""Which headers cross the router, and which end here.
+
+End-to-end headers are passed on as they came. Hop-by-hop ones, the ones that frame the body, keys that belong
+to another trust domain, and fields that steer the fleet are not the client's to send further.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+
+Header = tuple[bytes, bytes]
+
+_HOP_BY_HOP = frozenset(
+    {
+        b"connection",
+        b"keep-alive",
+        b"proxy-authenticate",
+        b"proxy-authorization",
+        b"proxy-connection",
+        b"te",
+        b"trailer",
+        b"transfer-encoding",
+        b"upgrade",
+        b"http2-settings",
+    }
+)
+_FRAMING = frozenset({b"host", b"content-length", b"content-encoding", b"expect"})
+_STEERING = (b"x-pointsman-", b"x-override-", b"x-smg-")
+_RANKS = frozenset(
+    {b"x-data-parallel-rank", b"x-data-parallel-host-port", b"x-prefiller-host-port", b"routing-strategy"}
+)
+_KEYS = frozenset({b"authorization", b"x-api-key"})
+_REPLACED_IN_ANSWERS = frozenset({b"date", b"server", b"x-request-id"})
+
+_UNSAFE_ID = re.compile(rb"[^A-Za-z0-9._:-]")
+MAX_REQUEST_ID = 128
+
+
+def for_worker(
+    headers: Iterable[Header],
+    *,
+    request_id: bytes,
+    key: bytes | None,
+    pass_key: bool,
+    trusted: bool,
+    plain: bool,
+) -> list[Header]:
+    """The headers of a request, as a worker gets them.
+
+    Args:
+        key: the worker's key; when set it replaces whatever the client sent.
+        pass_key: whether the client's own key goes through when there is no worker key.
+        trusted: whether steering headers may pass.
+        plain: ask for an answer without compression, since its events will be read.
+    """
+    dropped = _connection_tokens(headers)
+    passed: list[Header] = []
+    for name, value in headers:
+        if name in _HOP_BY_HOP or name in _FRAMING or name == b"x-request-id" or name in dropped:
+            continue
+        if name in _KEYS and (key is not None or not pass_key):
+            continue
+        if not trusted and (name in _RANKS or name.startswith(_STEERING)):
+            continue
+        if plain and name == b"accept-encoding":
+            continue
+        passed.append((name, value))
+    passed.append((b"x-request-id", request_id))
+    if key is not None:
+        passed.append((b"authorization", b"Bearer " + key))
+    return passed
+
+
+def for_client(headers: Iterable[Header], *, streamed: bool) -> list[Header]:
+    """The headers of a worker's answer, as the client gets them; the caller adds its own.
+
+    A stream tells proxies in front of us not to collect its events.
+    """
+    passed = [
+        (name, value)
+        for name, value in headers
+        if name not in _REPLACED_IN_ANSWERS
+        and not (streamed and name in (b"cache-control", b"x-accel-buffering"))
+    ]
+    if streamed:
+        passed += [(b"cache-control", b"no-cache, no-transform"), (b"x-accel-buffering", b"no")]
+    return passed
+
+
+def _connection_tokens(headers: Iterable[Header]) -> frozenset[bytes]:
+    """Names that `Connection` declares hop-by-hop. Usually none, so nothing is built."""
+    for name, value in headers:
+        if name == b"connection" and value.lower() not in (b"keep-alive", b"close"):
+            return frozenset(token.strip().lower() for token in value.split(b","))
+    return frozenset()
+
+
+def request_id(headers: Mapping[bytes, bytes], names: Iterable[bytes], fallback: str) -> str:
+    """The client's id of the call, safe for logs and for the engine's own ids; ours when it gave none."""
+    for name in names:
+        given = headers.get(name)
+        if given:
+            return _UNSAFE_ID.sub(b"_", given[:MAX_REQUEST_ID]).decode()
+    return fallback

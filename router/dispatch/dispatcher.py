@@ -1,0 +1,172 @@
+"""Waiting for a placement, and giving it back.
+
+A client can leave while its request is queued (withdraw), while it holds a lease (release), and in between:
+the placement was made, but the waiter was cancelled before it ran again. The third is the leak that nobody
+notices; `acquire` takes the result of its own future and releases it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from types import TracebackType
+
+from router.core.errors import ClientGone, ConnectFailed, DeadlineExceeded, InternalError, RouterError
+from router.core.lease import Lease, Outcome
+from router.core.pool import Pool
+from router.core.request import Request
+
+
+class Held:
+    """A lease as a context manager: whatever leaves the block settles the account, synchronously and once.
+
+    The outcome is what was set with `settle`; otherwise it follows from the exception that left the block,
+    and a block that simply ends was a success.
+    """
+
+    __slots__ = ("_dispatcher", "lease", "outcome", "reason")
+
+    def __init__(self, dispatcher: Dispatcher, lease: Lease) -> None:
+        self._dispatcher = dispatcher
+        self.lease = lease
+        self.outcome: Outcome | None = None
+        self.reason = ""
+
+    def settle(self, outcome: Outcome, reason: str = "") -> None:
+        """Says how it ended; the account is settled when the block is left."""
+        self.outcome, self.reason = outcome, reason
+
+    def __enter__(self) -> Held:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        outcome = self.outcome or outcome_of(error)
+        self._dispatcher.release(self.lease, outcome, self.reason)
+
+    def progress(self, *, generated_tokens: int | None = None, prompt_tokens: int | None = None) -> None:
+        """Reports an event of the stream; see `Pool.progress`."""
+        self._dispatcher.progress(self.lease, generated_tokens, prompt_tokens)
+
+
+def outcome_of(error: BaseException | None) -> Outcome:
+    """How a lease ended, when all that is known is the exception that ended it."""
+    if error is None:
+        return Outcome.OK
+    if isinstance(error, asyncio.CancelledError | ClientGone | GeneratorExit):
+        return Outcome.CANCELLED
+    if isinstance(error, DeadlineExceeded):
+        return Outcome.TIMEOUT
+    if isinstance(error, ConnectFailed):
+        return Outcome.UNREACHABLE if error.refused else Outcome.TIMEOUT
+    return Outcome.FAILED
+
+
+class Dispatcher:
+    """Hands out the leases of one pool.
+
+    State: `_waiters`, one future per queued request. Rounds are coalesced: however many events ask for one,
+    there is one per turn of the loop, and for a policy that sees the whole queue at most one per
+    `round_interval_s`.
+    """
+
+    def __init__(
+        self,
+        pool: Pool,
+        now: Callable[[], float],
+        *,
+        round_interval_s: float = 0.010,
+        on_room: Callable[[], None] | None = None,
+    ) -> None:
+        self.pool = pool
+        self._now = now
+        self._round_interval_s = round_interval_s
+        self._on_room = on_room if on_room is not None else self.wake
+        self._waiters: dict[str, asyncio.Future[Lease]] = {}
+        self._round: asyncio.Handle | None = None
+        self._last_round = float("-inf")
+
+    async def acquire(self, request: Request) -> Held:
+        """Waits for a placement. The caller must enter the result at once (`with await acquire(…)`).
+
+        Raises:
+            NoWorker, QueueFull: see `Pool.submit` and `Pool.expire`.
+        """
+        now = self._now()
+        self.pool.submit(request, now)
+        try:
+            if self.pool.queued == 1 and not self.pool.decides_by_batch:
+                for lease in self.pool.assign(now):
+                    return Held(self, lease)
+            return Held(self, await self._wait(request.id))
+        finally:
+            self.pool.withdraw(request.id)
+
+    async def _wait(self, request_id: str) -> Lease:
+        waiter: asyncio.Future[Lease] = asyncio.get_running_loop().create_future()
+        self._waiters[request_id] = waiter
+        self.wake()
+        try:
+            return await waiter
+        except asyncio.CancelledError:
+            if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
+                self.release(waiter.result(), Outcome.CANCELLED)
+            raise
+        finally:
+            del self._waiters[request_id]
+
+    def wake(self) -> None:
+        """Asks for a round: a request came, a worker became eligible, or room was made."""
+        if self._round is not None or not self.pool.queued:
+            return
+        loop = asyncio.get_running_loop()
+        wait_s = 0.0
+        if self.pool.decides_by_batch:
+            wait_s = max(self._last_round + self._round_interval_s - self._now(), 0.0)
+        self._round = loop.call_later(wait_s, self._run_round) if wait_s else loop.call_soon(self._run_round)
+
+    def _run_round(self) -> None:
+        self._round = None
+        self._last_round = now = self._now()
+        try:
+            leases = self.pool.assign(now)
+        except Exception:
+            # A policy with a bug must not leave its waiters hanging until their deadlines.
+            self._fail_all(InternalError(f"the policy of pool {self.pool.settings.name} failed"))
+            raise
+        self._deliver(leases)
+
+    def _deliver(self, leases: Iterable[Lease]) -> None:
+        for lease in leases:
+            waiter = self._waiters.get(lease.request.id)
+            if waiter is None or waiter.done():
+                self.release(lease, Outcome.CANCELLED)
+            else:
+                waiter.set_result(lease)
+
+    def _fail_all(self, error: RouterError) -> None:
+        for waiter in self._waiters.values():
+            if not waiter.done():
+                waiter.set_exception(error)
+
+    def release(self, lease: Lease, outcome: Outcome, reason: str = "") -> None:
+        """Settles a lease and lets others into the room it made."""
+        self.pool.release(lease, outcome, self._now(), reason)
+        self._on_room()
+
+    def progress(self, lease: Lease, generated_tokens: int | None, prompt_tokens: int | None) -> None:
+        self.pool.progress(lease, self._now(), generated_tokens=generated_tokens, prompt_tokens=prompt_tokens)
+
+    def expire(self) -> None:
+        """Fails the waiters whose time is up; the reaper's verb."""
+        for request_id, error in self.pool.expire(self._now()):
+            waiter = self._waiters.get(request_id)
+            if waiter is None:
+                raise InternalError(f"request {request_id} was queued without a waiter")
+            if not waiter.done():
+                waiter.set_exception(error)
+        self.wake()
+
+    def __repr__(self) -> str:
+        return f"<Dispatcher {self.pool.settings.name} [{len(self._waiters)} waiting] {self.pool!r}>"
