@@ -1,0 +1,283 @@
+"""One LLM engine: jobs in, steps that last, outputs out.
+
+Separate from the scheduler so that what a step decides and what it yields stay apart. A step is split in
+`begin_step` and `end_step`: in between the driver lets `step.duration_s` pass, in real or virtual time, and
+may add and abort jobs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+
+from engines.model.job import (
+    Counters,
+    EngineBusy,
+    EngineConfig,
+    EngineFault,
+    EngineRejects,
+    FinishReason,
+    Job,
+    Output,
+    Timing,
+)
+from engines.model.kv_cache import KvEvent
+from engines.model.roofline import StepClock, StepLoad
+from engines.model.scheduler import Scheduler
+from engines.model.sequence import Sequence, State
+from engines.model.text import EOS_TOKEN, VOCABULARY_SIZE
+
+__all__ = [
+    "Counters", "Engine", "EngineBusy", "EngineConfig", "EngineFault", "EngineRejects", "FinishReason",
+    "Job", "Output", "Step", "Timing",
+]  # fmt: skip
+
+
+@dataclass(slots=True)
+class Step:
+    """One iteration of the engine between its begin and its end.
+
+    Attributes:
+        duration_s: engine seconds that it takes, before any time scale.
+        load: what it computes.
+        scheduled: sequences and their new tokens, for `end_step`.
+        preempted: ids of jobs that lost their blocks.
+    """
+
+    started: float
+    duration_s: float
+    load: StepLoad
+    scheduled: list[tuple[Sequence, int]]
+    preempted: tuple[str, ...]
+
+    @property
+    def tokens(self) -> int:
+        """Tokens computed: one sample of vLLM's `iteration_tokens_total`."""
+        return self.load.prefill_tokens + self.load.decode_sequences
+
+
+class Engine:
+    """A continuous batcher over a prefix-caching KV cache, with vLLM V1's rules.
+
+    Args:
+        clock: says how long a step lasts: a `Roofline` or `StepTimes`.
+    """
+
+    def __init__(self, config: EngineConfig, clock: StepClock) -> None:
+        self.config = config
+        self.counters = Counters()
+        self._clock = clock
+        self._scheduler = Scheduler(config, self.counters)
+        self._jobs: dict[str, Sequence] = {}
+        self._order = 0
+        self._open: Step | None = None
+
+    # --- the state, as metrics show it ----------------------------------------------------------------
+
+    @property
+    def running(self) -> int:
+        """Sequences in the batch."""
+        return len(self._scheduler.running)
+
+    @property
+    def waiting(self) -> int:
+        """Sequences that wait for room, preempted ones included."""
+        return len(self._scheduler.waiting)
+
+    @property
+    def waiting_by_reason(self) -> dict[str, int]:
+        """`waiting` split by vLLM's labels: for want of room, or deferred because of `max_loras`."""
+        deferred = min(self._scheduler.deferred, self.waiting)
+        return {"capacity": self.waiting - deferred, "deferred": deferred}
+
+    @property
+    def kv_usage(self) -> float:
+        """Share of KV blocks held by sequences, 0 to 1; 0.0 when idle, whatever is cached."""
+        return self._scheduler.kv.usage
+
+    @property
+    def kv_capacity_tokens(self) -> int:
+        """KV tokens that fit."""
+        return self._scheduler.kv.capacity_tokens
+
+    @property
+    def idle(self) -> bool:
+        """Whether no job is here."""
+        return not self._jobs
+
+    def drain_kv_events(self) -> list[KvEvent]:
+        """KV events since the last call; empty unless `record_kv_events` is set."""
+        return self._scheduler.kv.drain_events()
+
+    # --- jobs -----------------------------------------------------------------------------------------
+
+    def add(self, job: Job, now: float) -> None:
+        """Queue one job.
+
+        Raises:
+            EngineRejects: the job can never run here.
+            EngineBusy: the waiting queue is full.
+        """
+        self.add_all((job,), now)
+
+    def add_all(self, jobs: Seq[Job], now: float) -> None:
+        """Queue the jobs of one request (n > 1, several prompts): all of them or none.
+
+        Raises:
+            EngineRejects: one of them can never run here.
+            EngineBusy: the waiting queue is full.
+        """
+        seen: set[str] = set()
+        for job in jobs:
+            if job.id in self._jobs or job.id in seen:
+                raise EngineRejects("id", f"a job with id {job.id} is here already")
+            seen.add(job.id)
+            self._check(job)
+        self._check_queue()
+        for job in jobs:
+            sequence = Sequence(job, self.config, self._order, now)
+            self._order += 1
+            self._jobs[job.id] = sequence
+            self._scheduler.waiting.add(sequence)
+
+    def abort(self, job_id: str) -> bool:
+        """Drop a job at any time, also inside a step. Its blocks are free at once, full ones stay cached.
+
+        False when there is no such job (any more). No counter of finished jobs moves.
+        """
+        sequence = self._jobs.pop(job_id, None)
+        if sequence is None:
+            return False
+        self._scheduler.release(sequence)
+        return True
+
+    def reset_prefix_cache(self) -> bool:
+        """Forget all cached blocks. False, and nothing done, while any block is held."""
+        return self._scheduler.kv.reset()
+
+    # --- steps ----------------------------------------------------------------------------------------
+
+    def begin_step(self, now: float) -> Step | None:
+        """Decide what the next step computes and how long it lasts; None when no job is here.
+
+        Raises:
+            EngineFault: the step before has not ended.
+        """
+        if self._open is not None:
+            raise EngineFault("the step before has not ended")
+        if not self._jobs:
+            return None
+        plan = self._scheduler.plan(now)
+        if not plan.scheduled:
+            raise EngineFault(f"jobs are here and none can run: {self!r}")
+        load = _load(plan.scheduled)
+        self._open = Step(
+            started=now,
+            duration_s=self._clock.step_from_totals(load),
+            load=load,
+            scheduled=plan.scheduled,
+            preempted=tuple(sequence.job.id for sequence in plan.preempted),
+        )
+        return self._open
+
+    def end_step(self, step: Step, now: float) -> list[Output]:
+        """Sample one token for each sequence that caught up with its length. Aborted ones yield nothing.
+
+        Raises:
+            EngineFault: `step` is not the open step.
+        """
+        if step is not self._open:
+            raise EngineFault("this step is not the open one")
+        self._open = None
+        self.counters.steps += 1
+        return [
+            self._sample(sequence, now)
+            for sequence, _ in step.scheduled
+            if sequence.state is State.RUNNING and sequence.computed == len(sequence.chain.tokens)
+        ]
+
+    def _sample(self, sequence: Sequence, now: float) -> Output:
+        job, timing, tokens = sequence.job, sequence.timing, sequence.chain.tokens
+        before = timing.last_token
+        timing.last_token = now
+        if before is None:
+            timing.first_token = now
+            self.counters.prompt_tokens += sequence.prompt_tokens
+            self.counters.prompt_tokens_cached += timing.cached_tokens
+        since = None if before is None else now - before
+        if job.pooling:
+            return self._finish(sequence, Output(job.id, (), "stop", since, timing))
+        index = timing.generation_tokens
+        token = EOS_TOKEN if index == sequence.eos_index else sequence.continuation.token(index)
+        tokens.append(token)
+        timing.generation_tokens = index + 1
+        self.counters.generation_tokens += 1
+        output = Output(job.id, (token,), None, since, timing)
+        if index == sequence.eos_index:
+            output.finish_reason = "stop"
+        elif index >= sequence.last_index:
+            output.finish_reason = "length"
+        else:
+            return output
+        return self._finish(sequence, output)
+
+    def _finish(self, sequence: Sequence, output: Output) -> Output:
+        self._scheduler.release(sequence)
+        del self._jobs[sequence.job.id]
+        if output.finish_reason is not None:
+            self.counters.finished[output.finish_reason] += 1
+        return output
+
+    # --- refusals -------------------------------------------------------------------------------------
+
+    def _check(self, job: Job) -> None:
+        length, longest = len(job.prompt_token_ids), self.config.max_model_len
+        if length < 1:
+            raise EngineRejects("prompt", "the prompt is empty")
+        if length + (0 if job.pooling else 1) > longest:
+            raise EngineRejects(
+                "input_tokens",
+                f"the prompt has {length} tokens and leaves no room for output in {longest} tokens",
+            )
+        if job.max_tokens is not None and not job.pooling:
+            if not 1 <= job.max_tokens <= longest:
+                raise EngineRejects(
+                    "max_tokens", f"max_tokens is {job.max_tokens}: 1 to {longest} are allowed"
+                )
+            if job.min_tokens > job.max_tokens:
+                raise EngineRejects("min_tokens", "min_tokens is larger than max_tokens")
+        if job.min_tokens < 0:
+            raise EngineRejects("min_tokens", f"min_tokens is {job.min_tokens}: at least 0 is needed")
+        if min(job.prompt_token_ids) < 0 or max(job.prompt_token_ids) >= VOCABULARY_SIZE:
+            raise EngineRejects("prompt", f"a token id is outside the vocabulary of {VOCABULARY_SIZE}")
+
+    def _check_queue(self) -> None:
+        waiting = self._scheduler.waiting
+        for reason, held, bound in (
+            ("max_num_queued_reqs", len(waiting), self.config.max_num_queued_reqs),
+            ("max_num_queued_tokens", waiting.tokens, self.config.max_num_queued_tokens),
+        ):
+            if bound is not None and held >= bound:
+                self.counters.rejected[reason] += 1
+                raise EngineBusy(reason, f"{held} wait and {reason} is {bound}")
+
+    def __repr__(self) -> str:
+        step = "idle" if self.idle else "in a step" if self._open else "between steps"
+        return (
+            f"<Engine {step} | {self.running} running, {self.waiting} waiting "
+            f"| {self._scheduler.kv!r} | {self._clock!r}>"
+        )
+
+
+def _load(scheduled: list[tuple[Sequence, int]]) -> StepLoad:
+    load = StepLoad()
+    sequences = kv_tokens = 0
+    for sequence, new in scheduled:
+        if new == 1 and sequence.computed > sequence.prompt_tokens:
+            sequences += 1
+            kv_tokens += sequence.computed
+        else:
+            load.add_prefill(new, sequence.computed - new)
+    load.decode_sequences = sequences
+    load.decode_kv_tokens = kv_tokens
+    return load

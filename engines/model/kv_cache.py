@@ -1,0 +1,225 @@
+"""The KV cache of one engine: a pool of blocks that doubles as a prefix cache.
+
+Separate from the scheduler because it owns one fact, who holds which block, and its rules are exact ones
+(vLLM V1): block 0 is never handed out; a block that nobody holds is free, cached or not; free blocks are
+reused from the front of one queue, and only then does a cached one lose its content.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from engines.model.block_hash import BlockChain
+
+
+@dataclass(frozen=True, slots=True)
+class BlocksStored:
+    """Full blocks that became cached, in the order of the sequence."""
+
+    hashes: tuple[bytes, ...]
+    parent: bytes | None
+    token_ids: tuple[int, ...]
+    block_size: int
+    extra_keys: tuple[tuple[str, ...] | None, ...]
+    lora: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BlockRemoved:
+    """A cached block was given to somebody else; its content is gone."""
+
+    hash: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class AllBlocksCleared:
+    """The prefix cache was reset."""
+
+
+KvEvent = BlocksStored | BlockRemoved | AllBlocksCleared
+
+
+class KvCacheError(RuntimeError):
+    """A bug in the engine model: a block was freed twice, or handed out while held."""
+
+
+def blocks_for(tokens: int, block_size: int) -> int:
+    """Blocks that hold `tokens`."""
+    return -(-tokens // block_size)
+
+
+class KvCache:
+    """Blocks with reference counts, a hash table of cached ones, and the queue of free ones.
+
+    Args:
+        num_blocks: blocks in all, the null block included.
+        block_size: tokens in one block.
+        record_events: keep stored, removed and cleared events until they are drained.
+
+    Raises:
+        ValueError: for fewer than two blocks or an empty block.
+    """
+
+    def __init__(self, num_blocks: int, block_size: int, *, record_events: bool = False) -> None:
+        if num_blocks < 2 or block_size < 1:
+            raise ValueError("a KV cache needs at least two blocks (one is the null block) of one token")
+        self.num_blocks = num_blocks
+        self.block_size = block_size
+        self._refs = [0] * num_blocks
+        self._refs[0] = 1
+        self._hash_of: list[bytes | None] = [None] * num_blocks
+        self._free: OrderedDict[int, None] = OrderedDict.fromkeys(range(1, num_blocks))
+        # Equal blocks filled by sequences that ran side by side are not merged: one hash, several blocks.
+        self._cached: dict[bytes, list[int]] = {}
+        self._events: list[KvEvent] | None = [] if record_events else None
+
+    @property
+    def free_blocks(self) -> int:
+        """Blocks that nobody holds, cached ones included."""
+        return len(self._free)
+
+    @property
+    def used_blocks(self) -> int:
+        """Blocks held by sequences; the null block is not counted."""
+        return self.num_blocks - 1 - len(self._free)
+
+    @property
+    def cached_blocks(self) -> int:
+        """Blocks with reusable content, held or not."""
+        return sum(map(len, self._cached.values()))
+
+    @property
+    def capacity_tokens(self) -> int:
+        """Tokens that fit: the null block holds none."""
+        return (self.num_blocks - 1) * self.block_size
+
+    @property
+    def usage(self) -> float:
+        """Share of usable blocks held by sequences, 0 to 1; cached but unheld blocks are free."""
+        return 1.0 - len(self._free) / (self.num_blocks - 1)
+
+    def find(self, hashes: Sequence[bytes], limit: int) -> list[int]:
+        """Blocks of the longest cached prefix of `hashes`, at most `limit`. Changes nothing."""
+        found: list[int] = []
+        cached = self._cached
+        for block_hash in hashes[:limit]:
+            blocks = cached.get(block_hash)
+            if blocks is None:
+                break
+            found.append(blocks[0])
+        return found
+
+    def can_allocate(self, count: int, held_back: Sequence[int] = ()) -> bool:
+        """Whether `count` blocks are free besides those of `held_back` that are free too."""
+        spare = len(self._free) - count
+        if spare < 0 or spare >= len(held_back):
+            return spare >= 0
+        refs = self._refs
+        return spare >= sum(1 for block in held_back if refs[block] == 0)
+
+    def take(self, blocks: Sequence[int]) -> None:
+        """Hold cached blocks once more; those that were free leave the free queue."""
+        refs = self._refs
+        for block in blocks:
+            if refs[block] == 0:
+                del self._free[block]
+            refs[block] += 1
+
+    def allocate(self, count: int) -> list[int]:
+        """Hand out `count` blocks from the front of the free queue; cached content in them is lost.
+
+        Raises:
+            KvCacheError: when fewer are free; ask `can_allocate` first.
+        """
+        if count > len(self._free):
+            raise KvCacheError(f"{count} blocks asked for and {len(self._free)} free")
+        blocks: list[int] = []
+        for _ in range(count):
+            block, _none = self._free.popitem(last=False)
+            if self._hash_of[block] is not None:
+                self._evict(block)
+            self._refs[block] = 1
+            blocks.append(block)
+        return blocks
+
+    def store(self, chain: BlockChain, blocks: Sequence[int], first: int, end: int) -> None:
+        """Make blocks `first` to `end` (exclusive) of a sequence reusable: they are full now."""
+        hashes = chain.hashes
+        for index in range(first, end):
+            block, block_hash = blocks[index], hashes[index]
+            self._hash_of[block] = block_hash
+            twins = self._cached.get(block_hash)
+            if twins is None:
+                self._cached[block_hash] = [block]
+            else:
+                twins.append(block)
+        if self._events is not None and first < end:
+            self._events.append(_stored(chain, first, end))
+
+    def free(self, blocks: Sequence[int]) -> None:
+        """Let go of a sequence's blocks, given in its order.
+
+        The tail is queued first, so a prefix outlives its continuations. Blocks without content go to the
+        front of the queue, to be reused before anything cached is lost.
+
+        Raises:
+            KvCacheError: when a block is not held.
+        """
+        refs, hash_of, free = self._refs, self._hash_of, self._free
+        for block in reversed(blocks):
+            if refs[block] < 1 or block == 0:
+                raise KvCacheError(f"block {block} was freed without being held")
+            refs[block] -= 1
+            if refs[block] == 0:
+                free[block] = None
+                if hash_of[block] is None:
+                    free.move_to_end(block, last=False)
+
+    def reset(self) -> bool:
+        """Forget all cached content. False, and nothing done, while any block is held."""
+        if self.used_blocks:
+            return False
+        self._cached.clear()
+        self._hash_of = [None] * self.num_blocks
+        if self._events is not None:
+            self._events.append(AllBlocksCleared())
+        return True
+
+    def drain_events(self) -> list[KvEvent]:
+        """Events since the last call, oldest first; empty unless events are recorded."""
+        if not self._events:
+            return []
+        events, self._events = self._events, []
+        return events
+
+    def _evict(self, block: int) -> None:
+        block_hash = self._hash_of[block]
+        if block_hash is None:
+            raise KvCacheError(f"block {block} holds nothing to evict")
+        self._hash_of[block] = None
+        twins = self._cached[block_hash]
+        twins.remove(block)
+        if not twins:
+            del self._cached[block_hash]
+        if self._events is not None:
+            self._events.append(BlockRemoved(block_hash))
+
+    def __repr__(self) -> str:
+        return (
+            f"<KvCache {self.used_blocks}/{self.num_blocks - 1} blocks of {self.block_size} held "
+            f"| {self.cached_blocks} cached>"
+        )
+
+
+def _stored(chain: BlockChain, first: int, end: int) -> BlocksStored:
+    size = chain.block_size
+    return BlocksStored(
+        hashes=tuple(chain.hashes[first:end]),
+        parent=chain.hashes[first - 1] if first else None,
+        token_ids=tuple(chain.tokens[first * size : end * size]),
+        block_size=size,
+        extra_keys=tuple(chain.extra_keys(index) for index in range(first, end)),
+        lora=chain.lora,
+    )

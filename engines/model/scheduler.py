@@ -1,0 +1,184 @@
+"""Which sequences compute how many tokens in the next step: vLLM V1's loop.
+
+Separate from the engine, which owns time, outputs and counters. There is no prefill phase and no decode
+phase: each sequence has computed tokens that chase its length. Running sequences come first, in order;
+waiting ones are admitted only when nothing was preempted in the same step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from engines.model.job import Counters, EngineConfig
+from engines.model.kv_cache import KvCache, blocks_for
+from engines.model.sequence import Sequence, State
+from engines.model.waiting import ArrivalQueue, PriorityQueue, WaitingQueue
+
+
+@dataclass(slots=True)
+class Plan:
+    """One step's decision: (sequence, new tokens) in the order of the batch, and who lost its blocks."""
+
+    scheduled: list[tuple[Sequence, int]] = field(default_factory=list)
+    preempted: list[Sequence] = field(default_factory=list)
+    budget: int = 0
+
+
+class Scheduler:
+    """The running batch, the waiting queue and the KV cache of one engine."""
+
+    def __init__(self, config: EngineConfig, counters: Counters) -> None:
+        self._config = config
+        self._counters = counters
+        self.kv = KvCache(config.num_blocks, config.block_size, record_events=config.record_kv_events)
+        self.running: list[Sequence] = []
+        self.waiting: WaitingQueue = PriorityQueue() if config.scheduling == "priority" else ArrivalQueue()
+        self.deferred = 0
+        threshold = config.long_prefill_token_threshold
+        self._chunk_tokens = threshold if threshold is not None else config.max_num_batched_tokens
+
+    def plan(self, now: float) -> Plan:
+        """Decide the next step, hand out blocks and register the blocks that it fills."""
+        plan = Plan(budget=self._config.max_num_batched_tokens)
+        self._schedule_running(plan)
+        for sequence, new in plan.scheduled:
+            self._advance(sequence, new)
+        if not plan.preempted:
+            self._admit(plan, now)
+        return plan
+
+    def release(self, sequence: Sequence) -> None:
+        """Take a sequence out for good, from wherever it is; its blocks are free at once."""
+        if sequence.state is State.RUNNING:
+            self.running.remove(sequence)
+            self._free(sequence)
+        else:
+            self.waiting.discard(sequence)
+        sequence.move(State.GONE)
+
+    # --- running ------------------------------------------------------------------------------------
+
+    def _schedule_running(self, plan: Plan) -> None:
+        running, size, chunk = self.running, self._config.block_size, self._chunk_tokens
+        index = 0
+        while index < len(running) and plan.budget > 0:
+            sequence = running[index]
+            new = min(len(sequence.chain.tokens) - sequence.computed, plan.budget, chunk)
+            if sequence.computed + new <= len(sequence.blocks) * size or self._grow(sequence, new, plan):
+                plan.scheduled.append((sequence, new))
+                plan.budget -= new
+            # The scheduled ones are the head of `running`, also after a preemption took some of either.
+            index = len(plan.scheduled)
+
+    def _grow(self, sequence: Sequence, new: int, plan: Plan) -> bool:
+        """Give a running sequence the blocks for its next tokens, at the cost of others.
+
+        False when it was itself the one to go.
+        """
+        missing = blocks_for(sequence.computed + new, self._config.block_size) - len(sequence.blocks)
+        while not self.kv.can_allocate(missing):
+            victim = self._victim()
+            self._preempt(victim, plan)
+            if victim is sequence:
+                return False
+        sequence.blocks += self.kv.allocate(missing)
+        return True
+
+    def _victim(self) -> Sequence:
+        if self._config.scheduling == "priority":
+            return max(self.running, key=lambda sequence: sequence.rank)
+        return self.running[-1]
+
+    def _preempt(self, victim: Sequence, plan: Plan) -> None:
+        self.running.remove(victim)
+        for position, (sequence, new) in enumerate(plan.scheduled):
+            if sequence is victim:
+                del plan.scheduled[position]
+                plan.budget += new
+                break
+        self._free(victim)
+        victim.move(State.WAITING)
+        victim.timing.preemptions += 1
+        self._counters.preemptions += 1
+        self.waiting.put_back(victim)
+        plan.preempted.append(victim)
+
+    # --- waiting ------------------------------------------------------------------------------------
+
+    def _admit(self, plan: Plan, now: float) -> None:
+        loras = {sequence.job.lora for sequence in self.running} - {None}
+        passed_over: list[Sequence] = []
+        while plan.budget > 0 and len(self.running) < self._config.max_num_seqs:
+            sequence = self.waiting.head()
+            if sequence is None:
+                break
+            if self._lora_is_over(sequence.job.lora, loras):
+                passed_over.append(self.waiting.take())
+                continue
+            if not self._start(sequence, plan, now):
+                break
+            if sequence.job.lora is not None:
+                loras.add(sequence.job.lora)
+        self.deferred = len(passed_over)
+        for sequence in reversed(passed_over):
+            self.waiting.put_back(sequence)
+
+    def _lora_is_over(self, lora: str | None, active: set[str | None]) -> bool:
+        bound = self._config.max_loras
+        return bound is not None and lora is not None and lora not in active and len(active) >= bound
+
+    def _start(self, sequence: Sequence, plan: Plan, now: float) -> bool:
+        """Admit the head of the queue if all its blocks could be had now; False leaves it there."""
+        size, length = self._config.block_size, sequence.length
+        hits = self._cached_prefix(sequence)
+        whole = blocks_for(length, size) - len(hits)
+        if not self.kv.can_allocate(whole, held_back=hits):
+            return False
+        self.waiting.take()
+        sequence.move(State.RUNNING)
+        self.running.append(sequence)
+        self.kv.take(hits)
+        cached = len(hits) * size
+        new = min(length - cached, plan.budget, self._chunk_tokens)
+        sequence.computed = cached
+        sequence.stored = len(hits)
+        sequence.blocks = hits + self.kv.allocate(blocks_for(cached + new, size) - len(hits))
+        self._count_admission(sequence, cached, now)
+        plan.scheduled.append((sequence, new))
+        plan.budget -= new
+        self._advance(sequence, new)
+        return True
+
+    def _cached_prefix(self, sequence: Sequence) -> list[int]:
+        if not self._config.enable_prefix_caching:
+            return []
+        # At least one token is computed anew: there is nothing to sample from otherwise.
+        limit = (sequence.length - 1) // self._config.block_size
+        return self.kv.find(sequence.chain.hash_full_blocks(), limit)
+
+    def _count_admission(self, sequence: Sequence, cached: int, now: float) -> None:
+        timing = sequence.timing
+        if timing.scheduled is not None:
+            return
+        timing.scheduled = now
+        timing.cached_tokens = cached
+        if self._config.enable_prefix_caching:
+            self._counters.prefix_queries_tokens += sequence.length
+            self._counters.prefix_hits_tokens += cached
+
+    # --- both ---------------------------------------------------------------------------------------
+
+    def _advance(self, sequence: Sequence, new: int) -> None:
+        """Count tokens as computed and register the blocks they fill, as vLLM does when it schedules."""
+        sequence.computed += new
+        full = sequence.computed // self._config.block_size
+        if full > sequence.stored and self._config.enable_prefix_caching:
+            sequence.chain.hash_full_blocks()
+            self.kv.store(sequence.chain, sequence.blocks, sequence.stored, full)
+            sequence.stored = full
+
+    def _free(self, sequence: Sequence) -> None:
+        self.kv.free(sequence.blocks)
+        sequence.blocks = []
+        sequence.computed = 0
+        sequence.stored = 0
