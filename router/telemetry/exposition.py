@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -44,6 +45,7 @@ def braced(labels: str) -> str:
     return f"{{{labels}}}" if labels else ""
 
 
+@lru_cache(maxsize=4096)  # names of workers and models come back with every sample of every scrape
 def _clean(value: str) -> str:
     # A lone surrogate cannot be encoded as UTF-8, and one bad label would cost the whole scrape.
     return value.encode("utf-8", "replace").decode("utf-8").translate(_LABEL_ESCAPES)
