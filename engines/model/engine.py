@@ -24,7 +24,7 @@ from engines.model.job import (
 from engines.model.kv_cache import KvEvent
 from engines.model.roofline import StepClock, StepLoad
 from engines.model.scheduler import Scheduler
-from engines.model.sequence import Sequence, State
+from engines.model.sequence import Sequence
 from engines.model.text import EOS_TOKEN, VOCABULARY_SIZE
 
 __all__ = [
@@ -170,13 +170,12 @@ class Engine:
         plan = self._scheduler.plan(now)
         if not plan.scheduled:
             raise EngineFault(f"jobs are here and none can run: {self!r}")
-        load = _load(plan.scheduled)
         self._open = Step(
             started=now,
-            duration_s=self._clock.step_from_totals(load),
-            load=load,
+            duration_s=self._clock.step_from_totals(plan.load),
+            load=plan.load,
             scheduled=plan.scheduled,
-            preempted=tuple(sequence.job.id for sequence in plan.preempted),
+            preempted=tuple(sequence.id for sequence in plan.preempted),
         )
         return self._open
 
@@ -190,42 +189,43 @@ class Engine:
             raise EngineFault("this step is not the open one")
         self._open = None
         self.counters.steps += 1
+        # One that was aborted since holds no block, so nothing of it is computed and it is passed over.
         return [
             self._sample(sequence, now)
             for sequence, _ in step.scheduled
-            if sequence.state is State.RUNNING and sequence.computed == len(sequence.chain.tokens)
+            if sequence.computed == sequence.length
         ]
 
     def _sample(self, sequence: Sequence, now: float) -> Output:
-        job, timing, tokens = sequence.job, sequence.timing, sequence.chain.tokens
+        timing = sequence.timing
         before = timing.last_token
         timing.last_token = now
-        if before is None:
-            timing.first_token = now
-            self.counters.prompt_tokens += sequence.prompt_tokens
-            self.counters.prompt_tokens_cached += timing.cached_tokens
-        since = None if before is None else now - before
-        if job.pooling:
-            return self._finish(sequence, Output(job.id, (), "stop", since, timing))
+        since = None
+        if before is not None:
+            since = now - before
+        else:
+            self._count_prompt(sequence, now)
+        if sequence.job.pooling:
+            return self._finish(sequence, Output(sequence.id, (), sequence.last_reason, since, timing))
         index = timing.generation_tokens
-        token = EOS_TOKEN if index == sequence.eos_index else sequence.continuation.token(index)
-        tokens.append(token)
         timing.generation_tokens = index + 1
         self.counters.generation_tokens += 1
-        output = Output(job.id, (token,), None, since, timing)
-        if index == sequence.eos_index:
-            output.finish_reason = "stop"
-        elif index >= sequence.last_index:
-            output.finish_reason = "length"
-        else:
-            return output
-        return self._finish(sequence, output)
+        if index < sequence.last_index:
+            token = sequence.answer.token(index)
+            sequence.append(token)
+            return Output(sequence.id, (token,), None, since, timing)
+        token = EOS_TOKEN if sequence.last_reason == "stop" else sequence.answer.token(index)
+        return self._finish(sequence, Output(sequence.id, (token,), sequence.last_reason, since, timing))
+
+    def _count_prompt(self, sequence: Sequence, now: float) -> None:
+        sequence.timing.first_token = now
+        self.counters.prompt_tokens += sequence.prompt_tokens
+        self.counters.prompt_tokens_cached += sequence.timing.cached_tokens
 
     def _finish(self, sequence: Sequence, output: Output) -> Output:
         self._scheduler.release(sequence)
-        del self._jobs[sequence.job.id]
-        if output.finish_reason is not None:
-            self.counters.finished[output.finish_reason] += 1
+        del self._jobs[sequence.id]
+        self.counters.finished[sequence.last_reason] += 1
         return output
 
     # --- refusals -------------------------------------------------------------------------------------
@@ -267,17 +267,3 @@ class Engine:
             f"<Engine {step} | {self.running} running, {self.waiting} waiting "
             f"| {self._scheduler.kv!r} | {self._clock!r}>"
         )
-
-
-def _load(scheduled: list[tuple[Sequence, int]]) -> StepLoad:
-    load = StepLoad()
-    sequences = kv_tokens = 0
-    for sequence, new in scheduled:
-        if new == 1 and sequence.computed > sequence.prompt_tokens:
-            sequences += 1
-            kv_tokens += sequence.computed
-        else:
-            load.add_prefill(new, sequence.computed - new)
-    load.decode_sequences = sequences
-    load.decode_kv_tokens = kv_tokens
-    return load

@@ -38,7 +38,7 @@ def prompt_key(prompt_token_ids: Sequence[int], seed: int, sequence: int) -> byt
     return digest.digest()
 
 
-class Continuation:
+class Answer:
     """The endless answer behind one key: readable lower-case pseudo-words, one token is four letters.
 
     Token i is a keyed hash of i, made 32 at a time and kept.
@@ -52,12 +52,16 @@ class Continuation:
 
     def token(self, index: int) -> int:
         """Token at `index`, the same whenever and however often it is asked for."""
-        tokens = self._tokens
-        while index >= len(tokens):
-            counter = (len(tokens) // 32).to_bytes(8, "little")
-            digest = blake2b(counter, key=self._key).digest()
-            tokens += [_PIECES[draw & 8191] for draw in _CHUNK.unpack(digest)]
-        return tokens[index]
+        while True:
+            try:
+                return self._tokens[index]
+            except IndexError:
+                self._extend()
+
+    def _extend(self) -> None:
+        counter = (len(self._tokens) // 32).to_bytes(8, "little")
+        digest = blake2b(counter, key=self._key).digest()
+        self._tokens += [_PIECES[draw & 8191] for draw in _CHUNK.unpack(digest)]
 
 
 @dataclass(frozen=True, slots=True)

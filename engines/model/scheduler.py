@@ -11,17 +11,19 @@ from dataclasses import dataclass, field
 
 from engines.model.job import Counters, EngineConfig
 from engines.model.kv_cache import KvCache, blocks_for
+from engines.model.roofline import StepLoad
 from engines.model.sequence import Sequence, State
 from engines.model.waiting import ArrivalQueue, PriorityQueue, WaitingQueue
 
 
 @dataclass(slots=True)
 class Plan:
-    """One step's decision: (sequence, new tokens) in the order of the batch, and who lost its blocks."""
+    """One step's decision: (sequence, new tokens) in batch order, who lost its blocks, and the load."""
 
+    budget: int
     scheduled: list[tuple[Sequence, int]] = field(default_factory=list)
     preempted: list[Sequence] = field(default_factory=list)
-    budget: int = 0
+    load: StepLoad = field(default_factory=StepLoad)
 
 
 class Scheduler:
@@ -41,8 +43,7 @@ class Scheduler:
         """Decide the next step, hand out blocks and register the blocks that it fills."""
         plan = Plan(budget=self._config.max_num_batched_tokens)
         self._schedule_running(plan)
-        for sequence, new in plan.scheduled:
-            self._advance(sequence, new)
+        self._advance(plan.scheduled, plan.load)
         if not plan.preempted:
             self._admit(plan, now)
         return plan
@@ -59,16 +60,19 @@ class Scheduler:
     # --- running ------------------------------------------------------------------------------------
 
     def _schedule_running(self, plan: Plan) -> None:
-        running, size, chunk = self.running, self._config.block_size, self._chunk_tokens
+        running, scheduled, chunk = self.running, plan.scheduled, self._chunk_tokens
         index = 0
         while index < len(running) and plan.budget > 0:
             sequence = running[index]
-            new = min(len(sequence.chain.tokens) - sequence.computed, plan.budget, chunk)
-            if sequence.computed + new <= len(sequence.blocks) * size or self._grow(sequence, new, plan):
-                plan.scheduled.append((sequence, new))
+            computed = sequence.computed
+            new = sequence.length - computed
+            if new > 1:
+                new = min(new, plan.budget, chunk)
+            if computed + new <= sequence.room or self._grow(sequence, new, plan):
+                scheduled.append((sequence, new))
                 plan.budget -= new
             # The scheduled ones are the head of `running`, also after a preemption took some of either.
-            index = len(plan.scheduled)
+            index = len(scheduled)
 
     def _grow(self, sequence: Sequence, new: int, plan: Plan) -> bool:
         """Give a running sequence the blocks for its next tokens, at the cost of others.
@@ -81,7 +85,7 @@ class Scheduler:
             self._preempt(victim, plan)
             if victim is sequence:
                 return False
-        sequence.blocks += self.kv.allocate(missing)
+        sequence.extend(self.kv.allocate(missing))
         return True
 
     def _victim(self) -> Sequence:
@@ -140,13 +144,12 @@ class Scheduler:
         self.kv.take(hits)
         cached = len(hits) * size
         new = min(length - cached, plan.budget, self._chunk_tokens)
-        sequence.computed = cached
-        sequence.stored = len(hits)
-        sequence.blocks = hits + self.kv.allocate(blocks_for(cached + new, size) - len(hits))
+        sequence.hold(hits, stored=len(hits))
+        sequence.extend(self.kv.allocate(blocks_for(cached + new, size) - len(hits)))
         self._count_admission(sequence, cached, now)
         plan.scheduled.append((sequence, new))
         plan.budget -= new
-        self._advance(sequence, new)
+        self._advance(plan.scheduled[-1:], plan.load)
         return True
 
     def _cached_prefix(self, sequence: Sequence) -> list[int]:
@@ -168,17 +171,31 @@ class Scheduler:
 
     # --- both ---------------------------------------------------------------------------------------
 
-    def _advance(self, sequence: Sequence, new: int) -> None:
-        """Count tokens as computed and register the blocks they fill, as vLLM does when it schedules."""
-        sequence.computed += new
-        full = sequence.computed // self._config.block_size
-        if full > sequence.stored and self._config.enable_prefix_caching:
+    def _advance(self, scheduled: list[tuple[Sequence, int]], load: StepLoad) -> None:
+        """Count tokens as computed and register the blocks they fill: at scheduling, as vLLM does."""
+        sequences = kv_tokens = 0
+        for sequence, new in scheduled:
+            before = sequence.computed
+            sequence.computed = computed = before + new
+            if new == 1 and before >= sequence.prompt_tokens:
+                sequences += 1
+                kv_tokens += computed
+            else:
+                load.add_prefill(new, before)
+            if computed >= sequence.fills_at:
+                self._store(sequence)
+        load.decode_sequences += sequences
+        load.decode_kv_tokens += kv_tokens
+
+    def _store(self, sequence: Sequence) -> None:
+        size = self._config.block_size
+        full = sequence.computed // size
+        if self._config.enable_prefix_caching:
             sequence.chain.hash_full_blocks()
             self.kv.store(sequence.chain, sequence.blocks, sequence.stored, full)
-            sequence.stored = full
+        sequence.stored = full
+        sequence.fills_at = (full + 1) * size
 
     def _free(self, sequence: Sequence) -> None:
         self.kv.free(sequence.blocks)
-        sequence.blocks = []
-        sequence.computed = 0
-        sequence.stored = 0
+        sequence.hold([], stored=0)
