@@ -1,0 +1,1 @@
+"""The data path to engines: connections, requests and answers as bytes. It knows nothing of routing."""

@@ -1,0 +1,178 @@
+"""How a connection comes to be: real TCP and TLS here, a virtual network elsewhere.
+
+Separate because it is the only part of the data path that touches the operating system.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from router.core.errors import ConnectFailed, Overloaded
+from router.upstream.origin import Origin
+
+
+class Connect(Protocol):
+    """Connects to `origin` and gives the connection to a protocol made by `factory`.
+
+    Raises ConnectFailed, or Overloaded when it is this machine that has no room. Cancelled, it leaves no
+    connection behind.
+    """
+
+    async def __call__(
+        self, origin: Origin, factory: Callable[[], asyncio.Protocol]
+    ) -> tuple[asyncio.Transport, asyncio.Protocol]: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TcpSettings:
+    """Times in seconds.
+
+    Attributes:
+        connect_s: for name resolution and TCP together.
+        tls_s: for the TLS handshake.
+        keepalive_idle_s, keepalive_interval_s, keepalive_probes: a peer that vanished without a word is
+            noticed after idle + interval × probes.
+        user_timeout_s: bytes that stay unacknowledged so long end the connection.
+    """
+
+    connect_s: float = 1.0
+    tls_s: float = 5.0
+    keepalive_idle_s: int = 30
+    keepalive_interval_s: int = 10
+    keepalive_probes: int = 3
+    user_timeout_s: int = 60
+
+
+class TcpConnect:
+    """Connects over TCP, and TLS for https origins.
+
+    Args:
+        tls: verifies the workers' certificates; None uses the system's authorities.
+    """
+
+    def __init__(self, settings: TcpSettings | None = None, tls: ssl.SSLContext | None = None) -> None:
+        self._settings = settings or TcpSettings()
+        self._tls = tls
+
+    async def __call__(
+        self, origin: Origin, factory: Callable[[], asyncio.Protocol]
+    ) -> tuple[asyncio.Transport, asyncio.Protocol]:
+        sock = await self._tcp(origin)
+        loop = asyncio.get_running_loop()
+        try:
+            if origin.scheme != "https":
+                return await loop.create_connection(factory, sock=sock)
+            if self._tls is None:
+                self._tls = ssl.create_default_context()
+            return await loop.create_connection(
+                factory,
+                sock=sock,
+                ssl=self._tls,
+                server_hostname=origin.host,
+                ssl_handshake_timeout=self._settings.tls_s,
+            )
+        except OSError as error:  # ssl.SSLError is one
+            sock.close()
+            raise _explained(error, self._settings) from error
+        except BaseException:
+            sock.close()
+            raise
+
+    async def _tcp(self, origin: Origin) -> socket.socket:
+        """A connected socket. Each address gets an equal share of the time that is left."""
+        loop = asyncio.get_running_loop()
+        ends = loop.time() + self._settings.connect_s
+        try:
+            async with asyncio.timeout_at(ends):
+                addresses = await _resolve(origin)
+        except OSError as error:
+            raise _explained(error, self._settings) from error
+        failure: OSError = OSError("the name has no address")
+        for place, (family, kind, protocol, _, address) in enumerate(addresses):
+            try:
+                sock = self._socket(family, kind, protocol)
+            except OSError as error:
+                raise _explained(error, self._settings) from error
+            try:
+                async with asyncio.timeout((ends - loop.time()) / (len(addresses) - place)):
+                    await loop.sock_connect(sock, address)
+            except OSError as error:
+                sock.close()
+                failure = error
+            except BaseException:
+                sock.close()
+                raise
+            else:
+                return sock
+        raise _explained(failure, self._settings) from failure
+
+    def _socket(self, family: int, kind: int, protocol: int) -> socket.socket:
+        settings = self._settings
+        sock = socket.socket(family, kind, protocol)
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for name, value in (
+            ("TCP_KEEPIDLE", settings.keepalive_idle_s),
+            ("TCP_KEEPALIVE", settings.keepalive_idle_s),  # what macOS calls it
+            ("TCP_KEEPINTVL", settings.keepalive_interval_s),
+            ("TCP_KEEPCNT", settings.keepalive_probes),
+            ("TCP_USER_TIMEOUT", settings.user_timeout_s * 1000),
+        ):
+            if hasattr(socket, name):
+                sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+        return sock
+
+
+_Address = tuple[
+    socket.AddressFamily, socket.SocketKind, int, str, tuple[str, int] | tuple[str, int, int, int]
+]
+
+
+async def _resolve(origin: Origin) -> list[_Address]:
+    """Addresses of the host; no thread for one that is an address already."""
+    try:
+        return socket.getaddrinfo(  # type: ignore[return-value]  # with an IP built in, addresses are these two
+            origin.host, origin.port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST
+        )
+    except socket.gaierror:
+        return await asyncio.get_running_loop().getaddrinfo(  # type: ignore[return-value]  # as above
+            origin.host, origin.port, type=socket.SOCK_STREAM
+        )
+
+
+_NO_ROUTE = {errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDOWN, errno.EHOSTDOWN}
+_NO_ROOM = {
+    errno.EMFILE: "The router has no file descriptor left for another connection.",
+    errno.ENFILE: "This machine has no file descriptor left for another connection.",
+    errno.EADDRNOTAVAIL: "The router has no local port left for another connection.",
+    errno.ENOBUFS: "This machine has no memory left for another connection.",
+}
+
+
+_FAULTS: tuple[tuple[type[OSError], str], ...] = (
+    (ssl.SSLCertVerificationError, "The worker's certificate is not trusted."),
+    (ssl.SSLError, "The TLS handshake with the worker failed."),
+    (socket.gaierror, "The worker's name cannot be resolved."),
+    (TimeoutError, "The worker did not accept the connection within {connect_s:g} s."),
+    (ConnectionAbortedError, "The worker did not finish the TLS handshake within {tls_s:g} s."),
+    (ConnectionRefusedError, "The worker refused the connection."),
+    (OSError, "No connection to the worker could be made."),
+)
+"""The first that fits is said. Special ones come before OSError, of which they all are kinds."""
+
+
+def _explained(error: OSError, settings: TcpSettings) -> ConnectFailed | Overloaded:
+    """The same in a sentence without an address; the original, which may have one, stays its cause."""
+    if error.errno in _NO_ROOM:
+        return Overloaded(_NO_ROOM[error.errno], retry_after_s=1.0)
+    if error.errno in _NO_ROUTE:
+        return ConnectFailed("There is no route to the worker.")
+    sentence = next(text for kind, text in _FAULTS if isinstance(error, kind))
+    return ConnectFailed(sentence.format(connect_s=settings.connect_s, tls_s=settings.tls_s))

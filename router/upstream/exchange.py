@@ -1,0 +1,110 @@
+"""One request and its answer, as the caller sees it.
+
+Separate from the wire so that a caller who keeps it too long holds nothing: after `close` it has no
+connection, and the connection may long serve somebody else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import TracebackType
+
+from router.core.errors import InternalError, UpstreamBroken
+from router.upstream.wire import Wire
+
+
+class Exchange:
+    """The answer of a worker, its head known, its body to be read. Close it, whatever happens.
+
+    Attributes:
+        status: of the final answer, 200 to 999; interim answers are skipped.
+        headers: names in lower case, without hop-by-hop fields: fit to be forwarded with the bytes of `read`.
+    """
+
+    __slots__ = ("_complete", "_decoder", "_hurry", "_on_close", "_phase", "_wire", "headers", "status")
+
+    def __init__(self, wire: Wire, on_close: Callable[[Wire], None]) -> None:
+        decoder = wire.decoder
+        self.status: int = decoder.status
+        self.headers: list[tuple[bytes, bytes]] = decoder.headers
+        self._wire: Wire | None = wire
+        self._decoder = decoder
+        self._on_close = on_close
+        self._hurry: float | None = None
+        self._phase = "idle"
+        self._complete = False
+
+    @property
+    def complete(self) -> bool:
+        """The last byte of the answer has come, read or not."""
+        return self._complete if self._wire is None else self._decoder.complete
+
+    async def read(self, until: float | None = None, phase: str = "idle") -> bytes:
+        """The next bytes of the body as they came, all that is buffered; b"" at the proper end.
+
+        Cancelled, it closes the socket at once.
+
+        Args:
+            until: absolute time (s) by which something must have come.
+            phase: what the deadline is called when it runs out.
+
+        Raises:
+            UpstreamBroken: the answer was cut short. Everything before was returned first.
+            DeadlineExceeded: `until`, or the time given to `hurry`, has passed.
+        """
+        wire, decoder = self._wire, self._decoder
+        if wire is None:
+            raise InternalError("An exchange was read after it was closed.")
+        while not decoder.buffered:
+            if decoder.complete:
+                return b""
+            if wire.error is not None:
+                raise wire.error
+            if self._hurry is not None and (until is None or self._hurry < until):
+                until = self._hurry
+            self._phase = phase
+            await wire.wait(until, phase)
+        return wire.take()
+
+    async def read_all(self, *, max_bytes: int, until: float | None) -> bytes:
+        """The whole body. Raises as `read` does, and UpstreamBroken beyond `max_bytes`."""
+        pieces: list[bytes] = []
+        size = 0
+        while piece := await self.read(until, "total"):
+            pieces.append(piece)
+            size += len(piece)
+            if size > max_bytes:
+                error = UpstreamBroken(f"The worker's answer is larger than the {max_bytes} bytes allowed.")
+                if self._wire is not None:
+                    self._wire.fail(error)
+                raise error
+        return b"".join(pieces)
+
+    def hurry(self, until: float) -> None:
+        """No read, neither the present one nor a later one, waits beyond `until` (s)."""
+        if self._hurry is None or until < self._hurry:
+            self._hurry = until
+        if self._wire is not None:
+            self._wire.hurry(self._hurry, self._phase)
+
+    def close(self) -> None:
+        """Idempotent. After a complete answer the connection is kept; otherwise it is closed at once."""
+        wire = self._wire
+        if wire is not None:
+            self._complete = self._decoder.complete
+            self._wire = None
+            self._on_close(wire)
+
+    def __enter__(self) -> Exchange:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        if self._wire is None:
+            return f"<Exchange {self.status} [closed | {'complete' if self._complete else 'incomplete'}]>"
+        state = "complete" if self._decoder.complete else "broken" if self._wire.error else "open"
+        return f"<Exchange {self.status} [{state} | {self._decoder.buffered} bytes buffered]>"
