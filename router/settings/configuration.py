@@ -13,6 +13,7 @@ from typing import Annotated, Any, Final, Self
 from pydantic import Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
+from router.policies import POLICIES
 from router.settings.auth import AuthSettings
 from router.settings.fleet import DiscoverySettings, HealthSettings, PollingSettings
 from router.settings.limits import LimitSettings
@@ -108,6 +109,8 @@ class Settings(BaseSettings):
 
     def _problems(self) -> Iterator[str]:
         yield from _ports_that_meet(self.server)
+        if self.limits.body_bytes > self.limits.buffered_bytes:
+            yield "limits.body_bytes is above limits.buffered_bytes, so its largest body would never be taken"
         yield from _shared_between_pools(self.pools)
         for name, pool in self.pools.items():
             yield from _contradictions(name, pool)
@@ -145,5 +148,13 @@ def _contradictions(name: str, pool: PoolSettings) -> Iterator[str]:
         where = f"pools.{name}.workers[{index}]"
         if pool.model is not None and worker.model not in (None, pool.model):
             yield f"{where}.model is {worker.model}, but pools.{name}.model is {pool.model}"
-        if pool.binding == "late" and pool.slots_of(worker) is None:
-            yield f"{where} has no slots, which pools.{name}.binding late needs; set pools.{name}.slots"
+        if pool.late_binding and pool.slots_of(worker) is None:
+            why = (
+                "binding late"
+                if pool.binding == "late"
+                else "late binding, which its barrier group asks for,"
+            )
+            yield f"{where} has no slots, but {why} needs them; set pools.{name}.slots to its max_num_seqs"
+    if pool.role not in POLICIES[pool.policy].roles:
+        roles = ", ".join(sorted(role.value for role in POLICIES[pool.policy].roles))
+        yield f"pools.{name}.policy is {pool.policy}, which is for the roles {roles}, not {pool.role.value}"

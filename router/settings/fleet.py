@@ -23,17 +23,18 @@ class HealthSettings(Section):
     """A probe is answered within."""
     timeouts_to_eject: Annotated[int, Field(ge=1, le=100)] = 3
     """Timeouts in a row that take a worker out; a refused connection does so at once."""
+    failures_to_eject: Annotated[int, Field(ge=1, le=100)] = 3
+    """Failed requests in a row that take a worker out; one is enough while it warms up."""
     path: str | None = None
     """Path that probes ask. None: `/health`, or `/ready` where an SGLang worker has it (its `/health`
     generates a token)."""
     warmup_s: Seconds = 45.0
     """A worker that came back takes its whole share after."""
     stall_min_s: Seconds = 10.0
-    """Silence of a worker with work in flight, after which it gets no new request: at least this,"""
-    stall_factor: Annotated[float, Field(ge=1, le=100)] = 3.0
-    """or this many times the predicted prefill,"""
+    """A worker with work in flight and no progress for three predicted prefills gets no new request; the wait
+    is at least this."""
     stall_max_s: Seconds = 120.0
-    """but at most this."""
+    """And it is at most this."""
     min_in_rotation: Share = 0.5
     """Share of a pool that stays in rotation even when more of it looks unwell."""
 

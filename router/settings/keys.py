@@ -15,6 +15,7 @@ from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
 from annotated_types import Ge, Gt, Le, Lt
 from pydantic import BaseModel, SecretStr
 from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
 
 _KINDS: Final[dict[Any, str]] = {
     bool: "true or false",
@@ -79,7 +80,27 @@ class Key:
         return "a mapping"
 
     @property
+    def meaning(self) -> str:
+        """What it does, as one paragraph."""
+        return " ".join((self.field.description or "").split())
+
+    @property
+    def default(self) -> str:
+        """The default as it would be written in YAML; "" for none at all, null or an empty list."""
+        value = self.field.get_default(call_default_factory=True)
+        if value is None or value is PydanticUndefined or value in ((), {}, ""):
+            return ""
+        if isinstance(value, bool):
+            return "true" if value else "false"
+        if isinstance(value, tuple):
+            return ", ".join(str(item) for item in value)
+        if isinstance(value, enum.Enum):
+            return str(value.value)
+        return number(value) if isinstance(value, int | float) else str(value)
+
+    @property
     def nullable(self) -> bool:
+        """Whether null is allowed, and means what the meaning says of None."""
         return NoneType in get_args(self.field.annotation)
 
     def _marks(self) -> Iterator[Ge | Gt | Le | Lt]:
@@ -93,10 +114,10 @@ class Key:
 
 
 def number(value: Any) -> str:
-    """A number as people write it: `0.2`, `10,000`, `64 MiB`."""
+    """A number as people write it: `0.2`, `30000`, `100,000`, `64 MiB`."""
     if isinstance(value, int) and value >= 2**20 and value % 2**20 == 0:
         return f"{value // 2**30} GiB" if value % 2**30 == 0 else f"{value // 2**20} MiB"
-    return f"{value:,}" if isinstance(value, int) else f"{value:,.10g}"
+    return f"{value:,.10g}" if value >= 100_000 else f"{value:.10g}"
 
 
 def all_keys(model: type[BaseModel], prefix: str = "") -> Iterator[Key]:
@@ -104,11 +125,10 @@ def all_keys(model: type[BaseModel], prefix: str = "") -> Iterator[Key]:
     for name, field in model.model_fields.items():
         path = f"{prefix}{field.alias or name}"
         inner = _section_of(field.annotation)
-        if inner is None:
+        if inner is None or inner[1] == "[*]":
             yield Key(path, field)
-        else:
-            section, mark = inner
-            yield from all_keys(section, f"{path}{mark}.")
+        if inner is not None:
+            yield from all_keys(inner[0], f"{path}{inner[1]}.")
 
 
 def find_key(model: type[BaseModel], loc: Sequence[int | str]) -> Key | None:

@@ -23,6 +23,8 @@ from pydantic import (
 )
 
 from router.core.worker import Role
+from router.policies import POLICIES, Shape
+from router.settings.refusals import closest
 from router.settings.section import FilePath, Section
 
 DEFAULT_POOL: Final = "default"
@@ -99,9 +101,9 @@ class PoolSettings(Section):
     role: Role = Role.BOTH
     """What its workers do."""
     policy: str = "least_requests"
-    """How a worker is chosen."""
+    """How a worker is chosen; `docs/policies.md` describes each policy."""
     policy_params: dict[str, Any] = Field(default_factory=dict)
-    """Parameters of the policy."""
+    """Parameters of the policy, by name."""
     slots: Slots | None = None
     """Sequences that each worker runs at once (`max_num_seqs`); no engine tells it. Late binding needs it."""
     barrier_group: str | None = None
@@ -120,6 +122,23 @@ class PoolSettings(Section):
     def _not_split(cls, value: Role) -> Role | None:
         return _refuse_split(value)
 
+    @field_validator("policy")
+    @classmethod
+    def _exists(cls, value: str) -> str:
+        if value not in POLICIES:
+            near = closest(value, POLICIES)
+            meant = f"; did you mean {near}?" if near else ""
+            raise ValueError(f"the policies are {', '.join(POLICIES)}{meant}")
+        return value
+
+    @field_validator("policy_params")
+    @classmethod
+    def _fit_the_policy(cls, value: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
+        params = {name: _as_number(item) for name, item in value.items()}
+        if "policy" in info.data:
+            POLICIES[info.data["policy"]].check(params)
+        return params
+
     @field_validator("workers", mode="before")
     @classmethod
     def _split_words(cls, value: Any) -> Any:
@@ -131,6 +150,14 @@ class PoolSettings(Section):
         cls, value: tuple[WorkerSettings, ...], info: ValidationInfo
     ) -> tuple[WorkerSettings, ...]:
         return refuse_twins(value)
+
+    @property
+    def late_binding(self) -> bool:
+        """Whether requests wait in the router until a worker has a free slot."""
+        if self.binding != "auto":
+            return self.binding == "late"
+        grouped = any(self.barrier_group_of(worker) for worker in self.workers)
+        return grouped or POLICIES[self.policy].shape is Shape.BATCH
 
     def slots_of(self, worker: WorkerSettings) -> int | None:
         """Sequences that this worker runs at once, None when nobody said."""
@@ -224,6 +251,18 @@ def refuse_twins(workers: tuple[WorkerSettings, ...]) -> tuple[WorkerSettings, .
                 raise ValueError(f"two workers have the {what} {value}")
             seen.add(value)
     return workers
+
+
+def _as_number(value: Any) -> Any:
+    """The number that a text is, for parameters from the environment; anything else as it was."""
+    if not isinstance(value, str):
+        return value
+    for kind in (int, float):
+        try:
+            return kind(value)
+        except ValueError:
+            continue
+    return value
 
 
 def _refuse_split(role: Role | None) -> Role | None:

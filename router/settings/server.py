@@ -43,6 +43,9 @@ class ServerSettings(Section):
     """More paths of the engines that clients may reach, besides the built-in list; `/v1/custom`."""
     request_id_headers: Words = ("x-request-id",)
     """Request headers that may carry the client's id of a call, the first one present wins."""
+    affinity_headers: Words = ("x-session-id",)
+    """Request headers that name a conversation, for the policy session_affinity; the first one present wins,
+    and comes before the names that are known without it (`x-claude-code-session-id`, `prompt_cache_key`)."""
 
     @field_validator("log_level", "log_format", mode="before")
     @classmethod
@@ -57,7 +60,7 @@ class ServerSettings(Section):
                 raise ValueError(f"{path!r} is no path; it must begin with / and hold neither .. nor ?")
         return value
 
-    @field_validator("request_id_headers")
+    @field_validator("request_id_headers", "affinity_headers")
     @classmethod
     def _header_names(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         for name in value:

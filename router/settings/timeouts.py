@@ -11,8 +11,6 @@ from pydantic import Field
 
 from router.settings.section import Seconds, Section, Share
 
-Tries = Annotated[int, Field(ge=0, le=10)]
-
 
 class TimeoutSettings(Section):
     """Deadlines. No total cuts a stream that makes progress."""
@@ -53,14 +51,14 @@ class TimeoutSettings(Section):
 
 
 class RetrySettings(Section):
-    """Tries elsewhere, before the client's status line was sent. Never after a timeout, and without back-off."""
+    """Tries elsewhere, before the client's status line was sent. Never after a timeout, never with a wait."""
 
     enabled: bool = True
     """Off: every failure goes to the client."""
-    max_retries: Tries = 2
-    """Tries elsewhere for one request in all."""
-    max_retries_sent: Tries = 1
-    """Of those, tries after a worker had the request and answered nothing, 5xx or 429."""
+    max_retries: Annotated[int, Field(ge=0, le=10)] | None = None
+    """Tries elsewhere for one request in all; null: what the failures allow, which is 2 when nothing was sent,
+    1 after a worker had the request and answered nothing, 5xx or 429, and 0 after a timeout. A number can
+    only lower this."""
     budget_share: Share = 0.2
     """Retries under way, as a share of the requests in flight: more would feed an outage."""
     budget_min: Annotated[int, Field(ge=0, le=10_000)] = 10
@@ -71,11 +69,6 @@ class RetrySettings(Section):
     """How long such a body is refused."""
 
     @property
-    def unsent(self) -> int:
-        """Tries elsewhere when nothing was sent."""
+    def allowed(self) -> int | None:
+        """Bound on the tries of one request over all kinds of failure; None leaves it to the kinds."""
         return self.max_retries if self.enabled else 0
-
-    @property
-    def sent(self) -> int:
-        """Tries elsewhere when a worker may have seen the request."""
-        return min(self.max_retries_sent, self.max_retries) if self.enabled else 0

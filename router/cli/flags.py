@@ -1,0 +1,255 @@
+"""The flags that set settings, as one table: help, reference, refusals and precedence come from it.
+
+Names are those of vllm-router and sglang-router where the meaning is the same. Flags of theirs that mean
+nothing here are refused with the reason, because a knob that is silently ignored is found at night.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, NoReturn
+
+from router.settings import Given, Settings
+from router.settings.keys import Key, all_keys
+from router.settings.refusals import ONE_PROCESS
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """One flag and the settings that it sets.
+
+    Attributes:
+        name: with its dashes.
+        keys: dotted keys, all set to the same value; `pools.*` is the one pool there is.
+        metavar: how help calls the value; "" for a switch.
+        many: takes several values, and may be repeated.
+        switch: what a flag without a value sets.
+        meaning: for help, where the meaning of the first key does not say it all.
+        notice: said at the start when the flag is given, because users of other routers expect otherwise.
+    """
+
+    name: str
+    keys: tuple[str, ...]
+    metavar: str = ""
+    many: bool = False
+    switch: bool = True
+    meaning: str = ""
+    notice: str = ""
+
+    @property
+    def dest(self) -> str:
+        return self.name.lstrip("-").replace("-", "_")
+
+
+_REQUEST_TIMEOUT: Final = (
+    "--request-timeout-secs bounds the wait for the first event of a stream, "
+    "and the whole of an answer that is not streamed. It never cuts a stream that makes progress."
+)
+_CONCURRENCY: Final = "Requests in flight at most: a hard limit held to the last byte, no rate."
+
+FLAGS: Final[tuple[Flag, ...]] = (
+    Flag("--host", ("server.host",), "ADDRESS"),
+    Flag("--port", ("server.port",), "PORT"),
+    Flag("--admin-host", ("server.admin_host",), "ADDRESS"),
+    Flag("--admin-port", ("server.admin_port",), "PORT"),
+    Flag("--prometheus-host", ("server.prometheus_host",), "ADDRESS"),
+    Flag("--prometheus-port", ("server.prometheus_port",), "PORT"),
+    Flag("--log-level", ("server.log_level",), "LEVEL"),
+    Flag("--log-format", ("server.log_format",), "FORMAT"),
+    Flag("--expose-routing-headers", ("server.expose_routing_headers",)),
+    Flag("--passthrough-paths", ("server.passthrough_paths",), "PATH", many=True),
+    Flag("--request-id-headers", ("server.request_id_headers",), "HEADER", many=True),
+    Flag("--worker-urls", ("pools.*.workers",), "URL", many=True, meaning="URLs of the workers."),
+    Flag("--workers-file", ("pools.*.workers_file",), "FILE"),
+    Flag("--policy", ("pools.*.policy",), "NAME"),
+    Flag("--model", ("pools.*.model",), "NAME"),
+    Flag("--slots", ("pools.*.slots",), "N"),
+    Flag("--api-key", ("auth.api_key",), "KEY"),
+    Flag("--client-api-keys", ("auth.client_api_keys_file",), "FILE"),
+    Flag("--admin-api-key", ("auth.admin_api_key",), "KEY"),
+    Flag("--max-payload-size", ("limits.body_bytes",), "BYTES"),
+    Flag("--max-concurrent-requests", ("limits.max_in_flight",), "N", meaning=_CONCURRENCY),
+    Flag("--queue-size", ("limits.queue_size",), "N"),
+    Flag("--queue-timeout-secs", ("limits.queue_timeout_s",), "S"),
+    Flag(
+        "--request-timeout-secs",
+        ("timeouts.first_event_s", "timeouts.total_s"),
+        "S",
+        meaning="First event of a stream, or the whole of an answer that is not streamed.",
+        notice=_REQUEST_TIMEOUT,
+    ),
+    Flag("--retry-max-retries", ("retry.max_retries",), "N"),
+    Flag("--disable-retries", ("retry.enabled",), switch=False, meaning="No tries elsewhere."),
+    Flag("--health-check-interval-secs", ("health.interval_s",), "S"),
+    Flag("--health-check-timeout-secs", ("health.timeout_s",), "S"),
+    Flag("--health-check-endpoint", ("health.path",), "PATH"),
+    Flag("--health-failure-threshold", ("health.timeouts_to_eject",), "N"),
+    Flag("--request-log", ("request_log.path",), "FILE"),
+    Flag(
+        "--no-usage-injection",
+        ("usage.inject",),
+        switch=False,
+        meaning="Do not ask engines for usage that the client did not ask for.",
+    ),
+    Flag("--seed", ("seed",), "N"),
+)
+
+_NO_SPLIT: Final = "prefill/decode disaggregation is not in this version"
+_NO_BREAKER: Final = (
+    "there is no circuit breaker to tune: a refused connection takes a worker out at once, "
+    "and one good probe brings it back (settings health.*)"
+)
+_NO_BACKOFF: Final = (
+    "a retry goes to another worker at once, so there is no back-off; "
+    "--retry-max-retries and retry.budget_share bound the retries"
+)
+_NO_KUBERNETES: Final = (
+    "discovery through the Kubernetes API is not in this version; "
+    "name a headless Service as dns+http://name:port, or use --workers-file"
+)
+_NO_CACHE_AWARE: Final = "it belongs to the policy cache_aware, which is not in this version"
+_NO_RANKS: Final = "data-parallel ranks as workers of their own are not in this version"
+_NO_WAIT: Final = "the router starts at once and takes each worker in as soon as it answers"
+_NO_TLS: Final = "TLS towards clients is not in this version; put a proxy that ends it in front"
+
+REFUSED: Final[Mapping[str, str]] = {
+    **dict.fromkeys(
+        (
+            "--pd-disaggregation",
+            "--vllm-pd-disaggregation",
+            "--prefill",
+            "--decode",
+            "--prefill-policy",
+            "--decode-policy",
+            "--kv-connector",
+            "--pd-split-min-tokens",
+            "--prefill-selector",
+            "--decode-selector",
+        ),
+        _NO_SPLIT,
+    ),
+    **dict.fromkeys(
+        (
+            "--cb-failure-threshold",
+            "--cb-success-threshold",
+            "--cb-timeout-duration-secs",
+            "--cb-window-duration-secs",
+            "--disable-circuit-breaker",
+            "--health-success-threshold",
+        ),
+        _NO_BREAKER,
+    ),
+    **dict.fromkeys(
+        (
+            "--retry-initial-backoff-ms",
+            "--retry-max-backoff-ms",
+            "--retry-backoff-multiplier",
+            "--retry-jitter-factor",
+        ),
+        _NO_BACKOFF,
+    ),
+    **dict.fromkeys(
+        (
+            "--service-discovery",
+            "--selector",
+            "--service-discovery-port",
+            "--service-discovery-namespace",
+        ),
+        _NO_KUBERNETES,
+    ),
+    **dict.fromkeys(
+        (
+            "--cache-threshold",
+            "--balance-abs-threshold",
+            "--balance-rel-threshold",
+            "--eviction-interval",
+            "--eviction-interval-secs",
+            "--max-tree-size",
+        ),
+        _NO_CACHE_AWARE,
+    ),
+    **dict.fromkeys(("--intra-node-data-parallel-size", "--dp-aware", "--dp-size"), _NO_RANKS),
+    **dict.fromkeys(("--worker-startup-timeout-secs", "--worker-startup-check-interval"), _NO_WAIT),
+    **dict.fromkeys(("--tls-cert-path", "--tls-key-path"), _NO_TLS),
+    **dict.fromkeys(("--workers", "--processes"), ONE_PROCESS),
+    "--disable-health-check": "probes are how a worker that failed comes back; make them rare instead",
+    "--rate-limit-tokens-per-second": "--max-concurrent-requests is a hard limit, and there is no rate",
+}
+"""Flags of other routers, or of later versions, and why they are refused."""
+
+
+class _Refuse(argparse.Action):
+    """Ends the parsing with the reason that stands in the table."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> NoReturn:
+        flag = option_string or ""
+        parser.error(f"{flag} is refused: {REFUSED[flag]}")
+
+
+def add_settings_flags(parser: argparse.ArgumentParser) -> None:
+    """Adds `--config` and every flag of the table, grouped by section."""
+    parser.add_argument(
+        "--config",
+        metavar="FILE",
+        type=Path,
+        help="YAML file with settings; flags and POINTSMAN_… override it",
+    )
+    keys = {key.path: key for key in all_keys(Settings)}
+    sections = list(dict.fromkeys(_section(flag) for flag in FLAGS))
+    groups = {name: parser.add_argument_group(name) for name in sections}
+    for flag in FLAGS:
+        _add(groups[_section(flag)], flag, keys[flag.keys[0]])
+    for name in REFUSED:
+        parser.add_argument(name, nargs="*", action=_Refuse, help=argparse.SUPPRESS)
+
+
+def given(args: argparse.Namespace) -> list[Given]:
+    """The settings that these arguments give, one for each key of each flag that was typed."""
+    return [
+        Given(flag.name, key, value)
+        for flag in FLAGS
+        if (value := getattr(args, flag.dest, None)) is not None
+        for key in flag.keys
+    ]
+
+
+def notices(args: argparse.Namespace) -> list[str]:
+    """What users of other routers should hear about the flags they typed."""
+    return [flag.notice for flag in FLAGS if flag.notice and getattr(args, flag.dest, None) is not None]
+
+
+def flags_of(path: str) -> tuple[Flag, ...]:
+    """The flags that set a key."""
+    return tuple(flag for flag in FLAGS if path in flag.keys)
+
+
+def _section(flag: Flag) -> str:
+    return flag.keys[0].partition(".")[0]
+
+
+def _add(group: argparse._ArgumentGroup, flag: Flag, key: Key) -> None:
+    if not flag.metavar:
+        group.add_argument(
+            flag.name, dest=flag.dest, action="store_const", const=flag.switch, help=_help(flag, key)
+        )
+    elif flag.many:
+        group.add_argument(
+            flag.name, dest=flag.dest, action="extend", nargs="*", metavar=flag.metavar, help=_help(flag, key)
+        )
+    else:
+        group.add_argument(flag.name, dest=flag.dest, metavar=flag.metavar, help=_help(flag, key))
+
+
+def _help(flag: Flag, key: Key) -> str:
+    meaning = flag.meaning or key.meaning
+    default = f" [{key.default}]" if flag.metavar and key.default else ""
+    return f"{meaning}{default}".replace("%", "%%")
