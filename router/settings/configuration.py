@@ -44,7 +44,7 @@ class Settings(BaseSettings):
         use_attribute_docstrings=True,
     )
 
-    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    seed: Annotated[int, Field(ge=0)] = 0
     """Seed of all choices by chance: ties, random, power_of_two. The same seed and arrivals give the same
     placements."""
     server: ServerSettings = ServerSettings()

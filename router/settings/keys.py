@@ -61,9 +61,9 @@ class Key:
         words = {Ge: "at least", Gt: "above", Le: "at most", Lt: "below"}
         found = {type(mark): getattr(mark, type(mark).__name__.lower()) for mark in self._marks()}
         if Ge in found and Le in found:
-            return f"between {number(found[Ge])} and {number(found[Le])}"
+            return f"between {number(found[Ge], self.unit)} and {number(found[Le], self.unit)}"
         return " and ".join(
-            f"{words[kind]} {number(found[kind])}" for kind in (Ge, Gt, Le, Lt) if kind in found
+            f"{words[kind]} {number(found[kind], self.unit)}" for kind in (Ge, Gt, Le, Lt) if kind in found
         )
 
     @property
@@ -96,7 +96,7 @@ class Key:
             return ", ".join(str(item) for item in value)
         if isinstance(value, enum.Enum):
             return str(value.value)
-        return number(value) if isinstance(value, int | float) else str(value)
+        return number(value, self.unit) if isinstance(value, int | float) else str(value)
 
     @property
     def nullable(self) -> bool:
@@ -113,10 +113,11 @@ class Key:
             yield from (m for m in getattr(mark, "metadata", [mark]) if isinstance(m, Ge | Gt | Le | Lt))
 
 
-def number(value: Any) -> str:
-    """A number as people write it: `0.2`, `30000`, `100,000`, `64 MiB`."""
-    if isinstance(value, int) and value >= 2**20 and value % 2**20 == 0:
-        return f"{value // 2**30} GiB" if value % 2**30 == 0 else f"{value // 2**20} MiB"
+def number(value: Any, unit: str = "") -> str:
+    """A number as people write it: `0.2`, `30000`, `100,000`, and `64 MiB` of bytes."""
+    for size, name in ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
+        if unit == "bytes" and value >= size and value % size == 0:
+            return f"{value // size} {name}"
     return f"{value:,.10g}" if value >= 100_000 else f"{value:.10g}"
 
 

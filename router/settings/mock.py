@@ -6,12 +6,15 @@ checked by the mock itself, which the router never imports.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+import re
+from typing import Annotated, Final, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from router.settings.section import Section
 
+FlagValue = str | int | float | bool
+_FLAG: Final = re.compile(r"[a-z][a-z0-9-]*")
 Count = Annotated[int, Field(ge=1, le=256)]
 
 
@@ -37,12 +40,42 @@ class MockGroup(Section):
     """Speed of its clock; 2 is twice as slow as the GPU, 0.5 twice as fast."""
     seed: int | None = None
     """Seed of its answers; None: as the mock has it."""
+    flags: dict[str, FlagValue] = Field(default_factory=dict)
+    """More flags of `pointsman mock`, without their dashes: `{max-model-len: 8192}`."""
+
+    @field_validator("flags")
+    @classmethod
+    def _without_dashes(cls, value: dict[str, FlagValue]) -> dict[str, FlagValue]:
+        flags = {name.replace("_", "-"): item for name, item in value.items()}
+        for name in flags:
+            if not _FLAG.fullmatch(name):
+                raise ValueError(f"{name!r} is no flag; write it without the dashes in front")
+        return flags
 
     @model_validator(mode="after")
     def _ports_exist(self) -> Self:
         if self.port + self.count - 1 > 65535:
             raise ValueError(f"{self.count} engines from port {self.port} on end above 65535")
         return self
+
+    @property
+    def arguments(self) -> list[str]:
+        """The flags of `pointsman mock` that say all this, except where it listens."""
+        named = {
+            "model": self.model,
+            "gpu": self.gpu,
+            "dialect": self.dialect,
+            "max-num-seqs": self.max_num_seqs,
+            "kv-tokens": self.kv_tokens,
+            "time-scale": self.time_scale,
+            "seed": self.seed,
+            **self.flags,
+        }
+        words: list[str] = []
+        for name, value in named.items():
+            if value is not None and value is not False:
+                words += [f"--{name}"] if value is True else [f"--{name}", str(value)]
+        return words
 
     @property
     def ports(self) -> range:

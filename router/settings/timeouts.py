@@ -56,9 +56,9 @@ class RetrySettings(Section):
     enabled: bool = True
     """Off: every failure goes to the client."""
     max_retries: Annotated[int, Field(ge=0, le=10)] | None = None
-    """Tries elsewhere for one request in all; null: what the failures allow, which is 2 when nothing was sent,
-    1 after a worker had the request and answered nothing, 5xx or 429, and 0 after a timeout. A number can
-    only lower this."""
+    """Tries elsewhere for one request in all; null: what the failures allow, which is 2 when nothing was
+    sent, 1 after a worker had the request and answered nothing, 5xx or 429, and 0 after a timeout. A number
+    can only lower this."""
     budget_share: Share = 0.2
     """Retries under way, as a share of the requests in flight: more would feed an outage."""
     budget_min: Annotated[int, Field(ge=0, le=10_000)] = 10
