@@ -1,0 +1,1 @@
+"""The open-loop load client behind `pointsman replay`: prompts, schedule, requests, records, report."""
