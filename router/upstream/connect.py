@@ -15,6 +15,7 @@ from typing import Protocol
 
 from router.core.errors import ConnectFailed, Overloaded
 from router.upstream.origin import Origin
+from router.upstream.tuning import KeepAlive, tune_socket
 
 
 class Connect(Protocol):
@@ -31,22 +32,17 @@ class Connect(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TcpSettings:
-    """Times in seconds.
+    """Deadlines in seconds.
 
     Attributes:
         connect_s: for name resolution and TCP together.
         tls_s: for the TLS handshake.
-        keepalive_idle_s, keepalive_interval_s, keepalive_probes: a peer that vanished without a word is
-            noticed after idle + interval × probes.
-        user_timeout_s: bytes that stay unacknowledged so long end the connection.
+        keep_alive: how a worker that vanished without a word is noticed.
     """
 
     connect_s: float = 1.0
     tls_s: float = 5.0
-    keepalive_idle_s: int = 30
-    keepalive_interval_s: int = 10
-    keepalive_probes: int = 3
-    user_timeout_s: int = 60
+    keep_alive: KeepAlive = KeepAlive()
 
 
 class TcpConnect:
@@ -113,20 +109,9 @@ class TcpConnect:
         raise _explained(failure, self._settings) from failure
 
     def _socket(self, family: int, kind: int, protocol: int) -> socket.socket:
-        settings = self._settings
         sock = socket.socket(family, kind, protocol)
         sock.setblocking(False)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        for name, value in (
-            ("TCP_KEEPIDLE", settings.keepalive_idle_s),
-            ("TCP_KEEPALIVE", settings.keepalive_idle_s),  # what macOS calls it
-            ("TCP_KEEPINTVL", settings.keepalive_interval_s),
-            ("TCP_KEEPCNT", settings.keepalive_probes),
-            ("TCP_USER_TIMEOUT", settings.user_timeout_s * 1000),
-        ):
-            if hasattr(socket, name):
-                sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+        tune_socket(sock, self._settings.keep_alive)
         return sock
 
 
