@@ -26,7 +26,7 @@ class HealthSettings(Section):
     failures_to_eject: Annotated[int, Field(ge=1, le=100)] = 3
     """Failed requests in a row that take a worker out; one is enough while it warms up."""
     path: str | None = None
-    """Path that probes ask. None: `/health`, or `/ready` where an SGLang worker has it (its `/health`
+    """Path that probes ask. null: `/health`, or `/ready` where an SGLang worker has it (its `/health`
     generates a token)."""
     warmup_s: Seconds = 45.0
     """A worker that came back takes its whole share after."""

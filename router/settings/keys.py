@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Final, Literal, Union, cast, get_args, get_origin
 
 from annotated_types import Ge, Gt, Le, Lt
 from pydantic import BaseModel, SecretStr
@@ -48,6 +48,8 @@ class Key:
     @property
     def choices(self) -> tuple[str, ...]:
         """The allowed words, when there are only so many."""
+        if isinstance(self.field.json_schema_extra, dict) and "choices" in self.field.json_schema_extra:
+            return tuple(str(word) for word in cast(list[str], self.field.json_schema_extra["choices"]))
         for part in _alternatives(self.field.annotation):
             if get_origin(part) is Literal:
                 return tuple(str(word) for word in get_args(part))
@@ -80,13 +82,20 @@ class Key:
         return "a mapping"
 
     @property
+    def allowed(self) -> str:
+        """What may be set: kind, bounds, unit, null."""
+        glue = " " if self.bounds.startswith("between") or not self.bounds else ", "
+        unit = f" {self.unit}" if self.unit and self.bounds and self.unit != "bytes" else ""
+        return f"{self.kind}{glue}{self.bounds}{unit}".strip() + (", or null" if self.nullable else "")
+
+    @property
     def meaning(self) -> str:
         """What it does, as one paragraph."""
         return " ".join((self.field.description or "").split())
 
     @property
     def default(self) -> str:
-        """The default as it would be written in YAML; "" for none at all, null or an empty list."""
+        """The default as it would be written in YAML; "" for null, an empty list, and where there is none."""
         value = self.field.get_default(call_default_factory=True)
         if value is None or value is PydanticUndefined or value in ((), {}, ""):
             return ""

@@ -23,7 +23,7 @@ class LimitSettings(Section):
     """Bounds on requests, bodies and buffers."""
 
     max_in_flight: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
-    """Requests in flight at most, a hard limit held to the last byte. None: a third of the open files the
+    """Requests in flight at most, a hard limit held to the last byte. null: a third of the open files the
     process may have, less 256, and at most 10,000."""
     queue_size: Annotated[int, Field(ge=0, le=1_000_000)] = 256
     """Requests of one model that may wait; 0 refuses at once what cannot start at once."""

@@ -33,13 +33,13 @@ class MockGroup(Section):
     dialect: Literal["vllm", "sglang"] = "vllm"
     """Whose API and metrics it shows."""
     max_num_seqs: Annotated[int, Field(ge=1, le=100_000)] | None = None
-    """Sequences that run at once; None: as the mock has it."""
+    """Sequences that run at once; null: as the mock has it."""
     kv_tokens: Annotated[int, Field(ge=1)] | None = None
-    """Tokens that fit its KV cache; None: as model and GPU allow."""
+    """Tokens that fit its KV cache; null: as model and GPU allow."""
     time_scale: Annotated[float, Field(gt=0, le=1000)] | None = None
     """Speed of its clock; 2 is twice as slow as the GPU, 0.5 twice as fast."""
     seed: int | None = None
-    """Seed of its answers; None: as the mock has it."""
+    """Seed of its answers; null: as the mock has it."""
     flags: dict[str, FlagValue] = Field(default_factory=dict)
     """More flags of `pointsman mock`, without their dashes: `{max-model-len: 8192}`."""
 

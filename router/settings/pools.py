@@ -46,22 +46,17 @@ class WorkerSettings(Section):
     name: str = ""
     """Its name in logs, metrics, headers and the admin API. Default: host and port, and the path if any."""
     model: str | None = None
-    """Model that it serves; None learns it from `/v1/models`."""
+    """Model that it serves; null learns it from `/v1/models`."""
     role: Role | None = None
-    """None: the role of its pool."""
+    """null: the role of its pool."""
     capacity: Annotated[float, Field(gt=0, le=1000)] | None = None
-    """Speed relative to the other workers of the pool; None: all alike."""
+    """Speed relative to the other workers of the pool; null: all alike."""
     slots: Slots | None = None
-    """Sequences that it runs at once (`max_num_seqs`); None: as its pool says."""
+    """Sequences that it runs at once (`max_num_seqs`); null: as its pool says."""
     barrier_group: str | None = None
     """Name of the data-parallel group that it steps in lock-step with."""
     api_key: SecretStr | None = None
-    """Key sent to this worker; None: auth.api_key."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _url_alone(cls, value: Any) -> Any:
-        return {"url": value} if isinstance(value, str) else value
+    """Key sent to this worker; null: auth.api_key."""
 
     @field_validator("url")
     @classmethod
@@ -76,7 +71,9 @@ class WorkerSettings(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _name_by_address(cls, value: Any) -> Any:
+    def _url_alone(cls, value: Any) -> Any:
+        """A URL is enough; the name is then its address."""
+        value = {"url": value} if isinstance(value, str) else value
         if not isinstance(value, dict) or value.get("name") or not isinstance(value.get("url"), str):
             return value
         parts = urlsplit(value["url"].removeprefix(_DNS).rstrip("/"))
@@ -97,10 +94,10 @@ class PoolSettings(Section):
     """Workers that serve one model, and how requests are placed on them."""
 
     model: str | None = None
-    """Model that the pool serves; None learns the models from its workers."""
+    """Model that the pool serves; null learns the models from its workers."""
     role: Role = Role.BOTH
     """What its workers do."""
-    policy: str = "least_requests"
+    policy: str = Field(default="least_requests", json_schema_extra={"choices": list(POLICIES)})
     """How a worker is chosen; `docs/policies.md` describes each policy."""
     policy_params: dict[str, Any] = Field(default_factory=dict)
     """Parameters of the policy, by name."""
@@ -128,7 +125,7 @@ class PoolSettings(Section):
         if value not in POLICIES:
             near = closest(value, POLICIES)
             meant = f"; did you mean {near}?" if near else ""
-            raise ValueError(f"the policies are {', '.join(POLICIES)}{meant}")
+            raise ValueError(f"it must be one of {', '.join(POLICIES)}{meant}")
         return value
 
     @field_validator("policy_params")

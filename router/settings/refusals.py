@@ -24,16 +24,14 @@ ONE_PROCESS: Final = (
     "pointsman runs as one process, because the accounts of all workers live in it; "
     "for more, start several routers behind a load balancer"
 )
-_NO_PROCESSES: Final = "{key} is no setting: " + ONE_PROCESS
-_NO_SPLIT: Final = "{key} is refused: prefill/decode disaggregation is not in this version"
-_NO_RANKS: Final = "{key} is refused: data-parallel ranks as workers of their own are not in this version"
+_NO_SPLIT: Final = "prefill/decode disaggregation is not in this version"
+_NO_RANKS: Final = "data-parallel ranks as workers of their own are not in this version"
 
 ABSENT: Final[Mapping[str, str]] = {
-    "server.workers": _NO_PROCESSES,
-    "server.processes": _NO_PROCESSES,
-    "server.worker_count": _NO_PROCESSES,
-    "workers": "workers belong to a pool: write pools.<name>.workers",
-    "workload": "workload is refused: simulated workloads are not in this version",
+    "server.workers": ONE_PROCESS,
+    "server.processes": ONE_PROCESS,
+    "workers": "workers belong to a pool; write pools.NAME.workers",
+    "workload": "simulated workloads are not in this version",
     "pools.*.connector": _NO_SPLIT,
     "pools.*.kv_connector": _NO_SPLIT,
     "pools.*.prefill": _NO_SPLIT,
@@ -116,7 +114,7 @@ def _unknown_key(loc: Loc, model: type[BaseModel]) -> str:
     """Why a key is not there, or which one was meant."""
     key, reason = dotted(loc), ABSENT.get(path_of(model, loc))
     if reason is not None:
-        return reason.format(key=key)
+        return f"{key} is refused: {reason}"
     section = section_at(model, loc[:-1])
     names = names_of(section) if section else []
     near = closest(str(loc[-1]), names)
@@ -135,8 +133,7 @@ def _allowed(details: ErrorDetails, model: type[BaseModel]) -> str:
     if key.choices:
         near = closest(str(details["input"]), key.choices)
         return f"it must be {key.kind}" + (f"; did you mean {near}?" if near else "")
-    bounds = f" {key.bounds}" if key.bounds else ""
-    return f"it must be {key.kind}{bounds}" + (" or null" if key.nullable else "")
+    return f"it must be {key.allowed}"
 
 
 _SHAPES: Final[Mapping[str, str]] = {

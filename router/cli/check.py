@@ -1,0 +1,173 @@
+"""`pointsman check`: what a configuration really does, and what in it is probably not meant.
+
+Separate from the refusals: everything said here is allowed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import ipaddress
+import resource
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+from router.cli.flags import add_settings_flags, given, notices
+from router.cli.parser import COMMANDS
+from router.cli.reference import reference
+from router.policies import POLICIES
+from router.settings import PoolSettings, Settings, WorkerSettings, load, read_workers_file
+
+if TYPE_CHECKING:
+    from router.cli.parser import Subparsers
+
+_UNIQUE_PER_REQUEST: Final = frozenset(
+    {"x-request-id", "x-correlation-id", "x-trace-id", "x-amzn-trace-id", "traceparent", "idempotency-key"}
+)
+_FEW: Final = 64
+"""Requests in flight that one busy engine has alone: a bound below this is probably a limit of open files."""
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    parser = subparsers.add_parser(
+        "check",
+        help=COMMANDS["check"],
+        description="Validate a configuration, with the flags of `pointsman serve`, and say what it does.",
+    )
+    parser.add_argument("--print-reference", action="store_true", help="print the reference of all settings")
+    add_settings_flags(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Prints the report.
+
+    Returns:
+        0, also with warnings.
+
+    Raises:
+        SettingsError: the configuration is refused.
+    """
+    if args.print_reference:
+        sys.stdout.write(reference())
+        return 0
+    settings = load(args.config, given(args))
+    print(f"good: {args.config or 'flags, environment and defaults'}")
+    open_files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    for line in report(settings, open_files):
+        print(line)
+    for notice in notices(args):
+        print(f"note: {notice}")
+    for warning in warnings(settings, open_files):
+        print(f"warning: {warning}")
+    return 0
+
+
+def report(settings: Settings, open_files: int) -> Iterator[str]:
+    """What the router would do, line by line.
+
+    Args:
+        open_files: files that a process may have open here, for the bound on requests in flight.
+    """
+    server, auth = settings.server, settings.auth
+    yield _line("endpoint", url(server.host, server.port))
+    yield _line("admin", url(server.admin_host, server.admin_port) if server.admin_port else "off")
+    if server.prometheus is not None:
+        yield _line("metrics", url(*server.prometheus))
+    yield _line("in flight", f"at most {settings.limits.in_flight_bound(open_files):,}")
+    clients = f"one of {len(auth.client_api_keys)} keys" if auth.asks_clients else "no key"
+    yield _line(
+        "asked of", f"clients {clients}, administrators {'a key' if auth.admin_api_key else 'no key'}"
+    )
+    for name, pool in settings.pools.items():
+        yield from _pool_report(name, pool)
+
+
+def warnings(settings: Settings, open_files: int) -> Iterator[str]:
+    """What is allowed but probably not meant, one sentence each."""
+    yield from _open_doors(settings)
+    bound = settings.limits.in_flight_bound(open_files)
+    if settings.limits.max_in_flight is None and bound < _FEW:
+        yield f"the limit of {open_files} open files leaves room for {bound} requests in flight; raise it"
+    if settings.timeouts.idle_lost_worker_s > settings.timeouts.idle_s:
+        yield "timeouts.idle_lost_worker_s is above timeouts.idle_s, which ends the wait first"
+    if settings.timeouts.upstream_idle_s >= 5:
+        yield "timeouts.upstream_idle_s is not below 5 s, after which engines close idle connections"
+    learning = [name for name, pool in settings.pools.items() if pool.model is None]
+    if len(settings.pools) > 1 and learning:
+        yield f"of several pools, {', '.join(learning)} must learn their models before requests reach them"
+    for name, pool in settings.pools.items():
+        yield from _pool_warnings(name, pool, settings)
+
+
+def url(host: str, port: int) -> str:
+    """The URL of a listener, IPv6 in brackets."""
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def _line(name: str, value: str, indent: int = 0) -> str:
+    return f"{' ' * indent}{name:<{14 - indent}}{value}"
+
+
+def _pool_report(name: str, pool: PoolSettings) -> Iterator[str]:
+    spec = POLICIES[pool.policy]
+    rule = next(iter((spec.page or "").splitlines()), "")
+    params = spec.check(pool.policy_params)
+    values = [f"{field.name} {getattr(params, field.name)}" for field in dataclasses.fields(params)]
+    yield f"pool {name}"
+    yield _line("model", pool.model or "learned from its workers", 2)
+    yield _line("policy", f"{pool.policy}: {rule}", 2)
+    if values:
+        yield _line("parameters", ", ".join(values), 2)
+    yield _line("binding", "late" if pool.late_binding else "early", 2)
+    yield _line("workers", str(len(pool.workers)) + (" and a file" if pool.workers_file else ""), 2)
+    for worker in _workers(pool):
+        yield f"    {worker.name}  {_worker_report(pool, worker)}"
+
+
+def _worker_report(pool: PoolSettings, worker: WorkerSettings) -> str:
+    said = {
+        "model": worker.model,
+        "slots": pool.slots_of(worker),
+        "capacity": worker.capacity,
+        "group": pool.barrier_group_of(worker),
+    }
+    return "  ".join([worker.url, *(f"{word} {value}" for word, value in said.items() if value is not None)])
+
+
+def _workers(pool: PoolSettings) -> tuple[WorkerSettings, ...]:
+    return pool.workers + (read_workers_file(pool.workers_file) if pool.workers_file else ())
+
+
+def _open_doors(settings: Settings) -> Iterator[str]:
+    server, auth = settings.server, settings.auth
+    if not _loopback(server.host) and not auth.asks_clients:
+        yield f"server.host {server.host} is open to the network, but clients need no key"
+    if server.admin_port and not _loopback(server.admin_host) and auth.admin_api_key is None:
+        yield f"server.admin_host {server.admin_host} is open to the network, but administrators need no key"
+    if auth.asks_clients and auth.api_key is None:
+        yield "clients' keys are taken off, and without auth.api_key workers get no key but their own"
+
+
+def _loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _pool_warnings(name: str, pool: PoolSettings, settings: Settings) -> Iterator[str]:
+    workers = _workers(pool)
+    if not workers:
+        yield f"pool {name} starts with no worker; requests get 503 until one is added"
+    if len(workers) == 1 and not workers[0].resolves:
+        yield f"pool {name} has one worker, so there is nothing to choose and nowhere to retry"
+    if pool.late_binding:
+        unknown = [worker.name for worker in workers if pool.slots_of(worker) is None]
+        if unknown:
+            yield f"pool {name} binds late, but {', '.join(unknown)} has no slots and so gets no request"
+    if 0 < sum(worker.capacity is not None for worker in workers) < len(workers):
+        yield f"pool {name} gives a capacity for some workers only; the others count as 1"
+    unique = sorted(_UNIQUE_PER_REQUEST.intersection(settings.server.affinity_headers))
+    if pool.policy == "session_affinity" and unique:
+        yield f"pool {name} keeps sessions together by {unique[0]}, which differs for every request"
