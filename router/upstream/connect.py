@@ -10,7 +10,7 @@ import errno
 import socket
 import ssl
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from router.core.errors import ConnectFailed, Overloaded
@@ -42,7 +42,7 @@ class TcpSettings:
 
     connect_s: float = 1.0
     tls_s: float = 5.0
-    keep_alive: KeepAlive = KeepAlive()
+    keep_alive: KeepAlive = field(default_factory=KeepAlive)
 
 
 class TcpConnect:
@@ -90,28 +90,25 @@ class TcpConnect:
         except OSError as error:
             raise _explained(error, self._settings) from error
         failure: OSError = OSError("the name has no address")
-        for place, (family, kind, protocol, _, address) in enumerate(addresses):
+        for place, address in enumerate(addresses):
+            share_s = (ends - loop.time()) / (len(addresses) - place)
             try:
-                sock = self._socket(family, kind, protocol)
+                return await self._connected(address, share_s)
             except OSError as error:
-                raise _explained(error, self._settings) from error
-            try:
-                async with asyncio.timeout((ends - loop.time()) / (len(addresses) - place)):
-                    await loop.sock_connect(sock, address)
-            except OSError as error:
-                sock.close()
                 failure = error
-            except BaseException:
-                sock.close()
-                raise
-            else:
-                return sock
         raise _explained(failure, self._settings) from failure
 
-    def _socket(self, family: int, kind: int, protocol: int) -> socket.socket:
+    async def _connected(self, address: _Address, within_s: float) -> socket.socket:
+        family, kind, protocol, _, place = address
         sock = socket.socket(family, kind, protocol)
-        sock.setblocking(False)
-        tune_socket(sock, self._settings.keep_alive)
+        try:
+            sock.setblocking(False)
+            tune_socket(sock, self._settings.keep_alive)
+            async with asyncio.timeout(within_s):
+                await asyncio.get_running_loop().sock_connect(sock, place)
+        except BaseException:
+            sock.close()
+            raise
         return sock
 
 

@@ -10,7 +10,8 @@ from typing import Protocol
 class SocketLike(Protocol):
     """A socket, or asyncio's view of one."""
 
-    family: int
+    @property
+    def family(self) -> int: ...
 
     def setsockopt(self, level: int, name: int, value: int, /) -> None: ...
 
