@@ -1,0 +1,165 @@
+"""`python -m engines.mock`: the command line of the mock engines, also behind `pointsman mock`."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import signal
+import sys
+from collections.abc import Sequence
+
+import uvicorn
+
+from engines.mock.server import EngineServer, Fleet
+from engines.mock.settings import MockSettings, SettingsError
+from engines.model.specs import GPUS, MODELS
+
+_LEVELS = ("debug", "info", "warning", "error")
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the command line's parser; every default is the settings' own."""
+    default = MockSettings()
+    command = argparse.ArgumentParser(
+        prog="pointsman mock",
+        description="Serve mock LLM engines that a router cannot tell from vLLM or SGLang.",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    _place(command)
+    _model(command, default)
+    _batch(command, default)
+    _server(command, default)
+    return command
+
+
+def _place(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--host", default="127.0.0.1", help="address to listen on")
+    command.add_argument("--port", type=int, default=9000, help="port of the first engine; 0 takes free ones")
+    command.add_argument("--count", type=int, default=1, help="engines, on consecutive ports")
+    command.add_argument("--log-level", choices=_LEVELS, default="warning", help="what is logged to stderr")
+
+
+def _model(command: argparse.ArgumentParser, default: MockSettings) -> None:
+    command.add_argument("--model", default=default.model, help=f"one of {', '.join(MODELS)}")
+    command.add_argument("--gpu", default=default.gpu, help=f"one of {', '.join(GPUS)}")
+    command.add_argument("--served-model-name", help="name on the wire; without it the model's")
+    command.add_argument("--dialect", default=default.dialect, help="vllm or sglang")
+    command.add_argument("--role", default=default.role, help="only `both` in this version")
+    command.add_argument("--kv-connector", help="not in this version")
+    command.add_argument("--dp-size", type=int, default=default.dp_size, help="only 1 in this version")
+    command.add_argument(
+        "--time-scale",
+        type=float,
+        default=default.time_scale,
+        help="wall seconds of one engine second: 0.1 is ten times as fast, 2 half as fast",
+    )
+    command.add_argument("--seed", type=int, default=default.seed, help="of texts and output lengths")
+    command.add_argument("--step-times", default=default.step_times, help="roofline or measured")
+    command.add_argument(
+        "--output-tokens",
+        type=float,
+        default=default.output_tokens,
+        help="mean of the seeded output lengths; max_tokens cuts them",
+    )
+
+
+def _batch(command: argparse.ArgumentParser, default: MockSettings) -> None:
+    command.add_argument("--max-num-seqs", type=int, help="sequences that run at once; vLLM's default")
+    command.add_argument("--max-num-batched-tokens", type=int, help="tokens of a step; vLLM's default")
+    command.add_argument("--max-model-len", type=int, help="prompt and output (tokens); the model's own")
+    command.add_argument("--block-size", type=int, default=default.block_size, help="tokens of a KV block")
+    command.add_argument("--kv-tokens", type=int, help="KV capacity (tokens); what the GPU's memory holds")
+    command.add_argument("--scheduling-policy", default=default.scheduling_policy, help="fcfs or priority")
+    command.add_argument("--max-num-queued-reqs", type=int, help="waiting requests before 503; unbounded")
+
+
+def _server(command: argparse.ArgumentParser, default: MockSettings) -> None:
+    command.add_argument("--api-key", help="asked on /v1 when set")
+    command.add_argument(
+        "--sse-keep-alive-interval",
+        type=float,
+        default=default.sse_keep_alive_interval_s,
+        help="seconds of silence before a comment; 0 is never",
+    )
+    for flag, preset, text in (
+        ("--enable-prompt-tokens-details", default.enable_prompt_tokens_details, "cached tokens in usage"),
+        ("--enable-request-id-headers", default.enable_request_id_headers, "x-request-id on answers"),
+        ("--enable-auto-tool-choice", default.enable_auto_tool_choice, "serve tool_choice auto"),
+        ("--enable-server-load-tracking", default.enable_server_load_tracking, "count in /load"),
+    ):
+        command.add_argument(flag, action=argparse.BooleanOptionalAction, default=preset, help=text)
+    command.add_argument(
+        "--shutdown-timeout",
+        type=float,
+        default=default.shutdown_timeout_s,
+        help="seconds that SIGTERM lets open streams finish; 0 ends them at once",
+    )
+    command.add_argument("--sigterm", default=default.sigterm, help="end of open streams: abort or silence")
+    command.add_argument(
+        "--restart-delay",
+        type=float,
+        default=default.restart_delay_s,
+        help="seconds that a crashed engine stays down",
+    )
+
+
+def settings_of(args: argparse.Namespace) -> MockSettings:
+    """Return the settings of a parsed command line.
+
+    Raises:
+        SettingsError: a value that cannot be worked with.
+    """
+    values = vars(args).copy()
+    for name in ("host", "port", "count", "log_level"):
+        del values[name]
+    for name in ("sse_keep_alive_interval", "shutdown_timeout", "restart_delay"):
+        values[f"{name}_s"] = values.pop(name)
+    if args.count < 1:
+        raise SettingsError(f"--count {args.count}: must be at least 1.")
+    return MockSettings(**values)
+
+
+def announce(server: EngineServer) -> str:
+    """Return the one line that an engine prints when it listens."""
+    process = server.front.process
+    settings, config = process.settings, process.hardware.config
+    return (
+        f"{server.url} {settings.name} ({settings.model} on {settings.gpu}, {settings.dialect}, "
+        f"{config.max_num_seqs} sequences, {process.engine.kv_capacity_tokens} KV tokens)\n"
+    )
+
+
+async def _run(args: argparse.Namespace, settings: MockSettings) -> None:
+    fleet = Fleet(settings, args.count, args.host, args.port)
+    await fleet.start()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, fleet.signal, number)
+    for server in fleet.servers:
+        sys.stdout.write(announce(server))
+    sys.stdout.flush()
+    await fleet.serve()
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; return its exit code."""
+    args = parser().parse_args(argv)
+    logging.basicConfig(level=args.log_level.upper(), format="%(levelname)s %(name)s: %(message)s")
+    try:
+        settings = settings_of(args)
+        factory = uvicorn.Config("", loop="auto").get_loop_factory()
+        with asyncio.Runner(loop_factory=factory) as runner:
+            runner.run(_run(args, settings))
+    except SettingsError as refused:
+        sys.stderr.write(f"pointsman mock: {refused}\n")
+        return 2
+    except OSError as refused:
+        where = f"{args.host} from port {args.port}"
+        sys.stderr.write(f"pointsman mock: cannot listen on {where}: {refused}. Choose another --port.\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,132 @@
+"""What one generation request asks for, after validation: the same for every API and dialect.
+
+Separate from the parsing of each API's body so that the engine and the encoders share one vocabulary.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolCall:
+    """A function call that the answer is made to be (`tool_choice` required or named).
+
+    Attributes:
+        name: the function.
+        arguments: its arguments as JSON text, written from the tool's schema.
+        named: the client named the function itself; vLLM then leaves the finish reason as it is.
+    """
+
+    name: str
+    arguments: str
+    named: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampling:
+    """Limits and seeds of the output.
+
+    Attributes:
+        max_tokens: output limit, already clipped to the model's length (tokens).
+        stop: strings that end the output; they are not part of it.
+        logprobs: alternatives per token, 0 for the token alone, None for no logprobs.
+        script: token ids that the output is made of in place of free text (tool calls), None for free text.
+    """
+
+    max_tokens: int
+    min_tokens: int = 0
+    ignore_eos: bool = False
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+    stop_token_ids: frozenset[int] = frozenset()
+    include_stop: bool = False
+    logprobs: int | None = None
+    script: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Streaming:
+    """How the answer is written.
+
+    Attributes:
+        stream: as events, not as one body.
+        include_usage: a last event with the usage.
+        continuous_usage: usage on every event (only together with include_usage).
+        interval: tokens of one event after the first.
+    """
+
+    stream: bool = False
+    include_usage: bool = False
+    continuous_usage: bool = False
+    interval: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ask:
+    """One validated request.
+
+    Attributes:
+        request_id: the answer's `id`.
+        model: the name the answer carries.
+        prompts: token ids of each prompt; chat has one.
+        n: answers per prompt.
+        priority: lower runs first.
+        return_token_ids: the answer carries prompt and output ids.
+        tool: the call the answer is made to be, None for text.
+        echo: fields of the body that the Responses API repeats.
+    """
+
+    request_id: str
+    model: str
+    prompts: tuple[tuple[int, ...], ...]
+    sampling: Sampling
+    streaming: Streaming = Streaming()
+    n: int = 1
+    priority: int = 0
+    cache_salt: str | None = None
+    return_token_ids: bool = False
+    tool: ToolCall | None = None
+    echo: dict[str, object] = field(default_factory=dict)
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Tokens of all prompts, each counted once."""
+        return sum(len(prompt) for prompt in self.prompts)
+
+
+@dataclass(slots=True)
+class Piece:
+    """What one step, or several that were merged, added to one answer.
+
+    Attributes:
+        index: prompt index · n + answer index.
+        text: the new text; may be empty.
+        token_ids: the new tokens.
+        finish_reason: why the answer ended here, None when it goes on.
+        stop_reason: the stop string or token id that ended it.
+    """
+
+    index: int
+    text: str
+    token_ids: list[int]
+    finish_reason: str | None = None
+    stop_reason: str | int | None = None
+
+    def absorb(self, later: Piece) -> None:
+        """Add the piece that follows: a slow consumer gets both in one event, as in vLLM."""
+        self.text += later.text
+        self.token_ids += later.token_ids
+        self.finish_reason = later.finish_reason
+        self.stop_reason = later.stop_reason
+
+
+@dataclass(slots=True)
+class Answer:
+    """One finished answer, for a body that is not streamed."""
+
+    index: int
+    text: str
+    token_ids: list[int]
+    finish_reason: str
+    stop_reason: str | int | None

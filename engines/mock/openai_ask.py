@@ -1,0 +1,211 @@
+"""From a chat or completions body to an `Ask`, with every refusal in vLLM's order.
+
+Separate from the encoders: this side reads what clients send, that side writes what they get.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from engines.mock.ask import Ask
+from engines.mock.errors import Refusal, bad_request, unknown_model
+from engines.mock.fields import Fields, is_token_ids
+from engines.mock.sampling import (
+    Limits,
+    answers_per_prompt,
+    cache_salt,
+    check_prompt_length,
+    check_token_ids,
+    max_tokens,
+    sampling,
+    streaming,
+)
+from engines.mock.script import structured_script, tool_call
+from engines.model.text import Message, encode, render_chat
+
+COMPLETIONS_MAX_TOKENS = 16
+"""Output limit of a completions request that names none (OpenAI's and vLLM's default)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Context:
+    """What the engine brings to the reading of a body.
+
+    Attributes:
+        model: the served name.
+        request_id: of the header, or drawn.
+        auto_tool_choice: whether `tool_choice: auto` is served.
+    """
+
+    model: str
+    request_id: str
+    limits: Limits
+    auto_tool_choice: bool = True
+
+
+def check_model(fields: Fields, model: str) -> None:
+    """Refuse a model that is not served; none at all means the served one.
+
+    Raises:
+        Refusal: 404.
+    """
+    asked = fields.text("model")
+    if asked is not None and asked != model:
+        raise unknown_model(asked, model)
+
+
+def chat_ask(fields: Fields, context: Context) -> Ask:
+    """Read a chat.completions body.
+
+    Raises:
+        Refusal: 400 or 404.
+    """
+    fields.required("messages")
+    messages = fields.objects("messages")
+    streaming_options = streaming(fields)
+    check_model(fields, context.model)
+    tool = tool_call(fields, auto_allowed=context.auto_tool_choice)
+    prompts = (rendered(messages, fields),)
+    check_prompt_length(prompts, context.limits)
+    asked = fields.integer("max_completion_tokens")
+    limit = max_tokens(fields.integer("max_tokens") if asked is None else asked, prompts, context.limits)
+    script = tuple(encode(tool.arguments)) if tool is not None else structured_script(fields)
+    return Ask(
+        request_id=f"chatcmpl-{fields.text('request_id') or context.request_id}",
+        model=context.model,
+        prompts=prompts,
+        sampling=sampling(fields, limit, _chat_logprobs(fields), script),
+        streaming=streaming_options,
+        n=answers_per_prompt(fields),
+        priority=fields.integer("priority") or 0,
+        cache_salt=cache_salt(fields),
+        return_token_ids=fields.flag("return_token_ids"),
+        tool=tool,
+    )
+
+
+def completion_ask(fields: Fields, context: Context) -> Ask:
+    """Read a completions body: a text, texts, token ids, or lists of token ids.
+
+    Raises:
+        Refusal: 400 or 404.
+    """
+    prompt = fields.required("prompt")
+    streaming_options = streaming(fields)
+    check_model(fields, context.model)
+    prompts = _prompts(prompt, fields)
+    limits = replace(context.limits, default_max_tokens=COMPLETIONS_MAX_TOKENS)
+    check_prompt_length(prompts, limits)
+    limit = max_tokens(fields.integer("max_tokens"), prompts, limits)
+    return Ask(
+        request_id=f"cmpl-{fields.text('request_id') or context.request_id}",
+        model=context.model,
+        prompts=prompts,
+        sampling=sampling(fields, limit, fields.integer("logprobs"), structured_script(fields)),
+        streaming=streaming_options,
+        n=answers_per_prompt(fields),
+        priority=fields.integer("priority") or 0,
+        cache_salt=cache_salt(fields),
+        return_token_ids=fields.flag("return_token_ids"),
+    )
+
+
+def rendered(messages: list[dict[str, object]], fields: Fields) -> tuple[int, ...]:
+    """Return the token ids of a chat.
+
+    Raises:
+        Refusal: 400 for messages that no template can lay out.
+    """
+    if not messages:
+        raise bad_request("messages must hold at least one message.", "messages")
+    generation_prompt = fields.flag("add_generation_prompt", default=True)
+    final = fields.flag("continue_final_message")
+    chat: list[Message] = [dict(message) for message in messages]
+    tools = fields.objects("tools") if fields.raw("tool_choice") != "none" else []
+    try:
+        ids = render_chat(
+            chat,
+            tools=tools,
+            documents=fields.objects("documents"),
+            add_generation_prompt=generation_prompt and not final,
+            continue_final_message=final,
+        )
+    except (ValueError, TypeError) as error:
+        raise bad_request(f"{error}.", "messages") from None
+    return tuple(ids)
+
+
+def data_parallel_rank(header: str | None, ranks: int) -> int | None:
+    """Read `X-data-parallel-rank`.
+
+    Raises:
+        Refusal: 400 when it is no rank of this engine.
+    """
+    if header is None:
+        return None
+    try:
+        rank = int(header)
+    except ValueError:
+        raise bad_request(f"Invalid X-data-parallel-rank header: {header!r} is not an integer.") from None
+    if not 0 <= rank < ranks:
+        raise bad_request(f"data_parallel_rank {rank} is out of range [0, {ranks}).")
+    return rank
+
+
+def kills_engine(fields: Fields) -> bool:
+    """Whether a body carries the KV hand-over that a real engine was seen to die of.
+
+    `do_remote_prefill` without the address of a prefill: the engine core fails an assertion and exits.
+    """
+    handle = fields.raw("kv_transfer_params")
+    if not isinstance(handle, Mapping) or handle.get("do_remote_prefill") is not True:
+        return False
+    needed = ("remote_engine_id", "remote_block_ids", "remote_host", "remote_port")
+    return not any(name in handle for name in needed)
+
+
+def _chat_logprobs(fields: Fields) -> int | None:
+    top = fields.integer("top_logprobs")
+    if not fields.flag("logprobs"):
+        if top:
+            raise bad_request("when using `top_logprobs`, `logprobs` must be set to true.", "top_logprobs")
+        return None
+    return top or 0
+
+
+def _prompts(prompt: object, fields: Fields) -> tuple[tuple[int, ...], ...]:
+    if isinstance(prompt, str):
+        return (_encoded(prompt),)
+    if not isinstance(prompt, list) or not prompt:
+        raise fields.wrong("prompt", "a string, a list of strings or token ids")
+    if is_token_ids(prompt):
+        return (_checked(prompt),)
+    prompts = []
+    for item in prompt:
+        if isinstance(item, str):
+            prompts.append(_encoded(item))
+        elif is_token_ids(item):
+            prompts.append(_checked(item))
+        else:
+            raise fields.wrong("prompt", "a string, a list of strings or token ids")
+    return tuple(prompts)
+
+
+def _encoded(text: str) -> tuple[int, ...]:
+    ids = tuple(encode(text))
+    if not ids:
+        raise empty_prompt()
+    return ids
+
+
+def _checked(ids: list[int]) -> tuple[int, ...]:
+    if not ids:
+        raise empty_prompt()
+    check_token_ids(ids)
+    return tuple(ids)
+
+
+def empty_prompt() -> Refusal:
+    """A prompt without a single token."""
+    return bad_request("The decoder prompt cannot be empty", "prompt")

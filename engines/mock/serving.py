@@ -1,0 +1,183 @@
+"""From one request to one answer, streamed or not, for every generation API.
+
+Separate from the APIs so that admission, keep-alives, cancellation and the death of the engine are
+handled once. An API is a record of functions: how to read a body, how to write events, bodies and errors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from engines.mock.ask import Answer, Ask, Piece
+from engines.mock.errors import ClientGone, Refusal, bad_body, engine_dead
+from engines.mock.fault_send import KEEP_ALIVE
+from engines.mock.fields import Fields, decode_body
+from engines.mock.generation import Generation
+from engines.mock.openai_ask import Context, data_parallel_rank, kills_engine
+from engines.mock.process import EngineProcess
+from engines.mock.sampling import Limits
+from engines.mock.wire import ClientWatch, Request
+
+
+class StreamEncoder(Protocol):
+    """Bytes of one stream."""
+
+    def opening(self) -> Iterator[bytes]:
+        """Yield what goes before the first piece, once there is one."""
+
+    def piece(self, piece: Piece) -> Iterator[bytes]:
+        """Yield the events of one piece."""
+
+    def closing(self, cached_tokens: int, completion_tokens: int) -> Iterator[bytes]:
+        """Yield what follows the last piece."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Api:
+    """One generation API of one dialect.
+
+    Attributes:
+        ask: body to request.
+        stream: encoder of a stream (request, creation date, fingerprint, usage details on).
+        body: whole answer (request, answers, date, fingerprint, cached tokens or None).
+        error_body, error_event: a refusal before and after the head of the answer.
+        error_end: what follows an error event.
+        keep_alive: whether silence is filled with comments.
+    """
+
+    ask: Callable[[Fields, Context], Ask]
+    stream: Callable[[Ask, int, str, bool], StreamEncoder]
+    body: Callable[[Ask, Sequence[Answer], int, str, int | None], bytes]
+    error_body: Callable[[Refusal], bytes]
+    error_event: Callable[[Refusal], bytes]
+    error_end: bytes = b""
+    keep_alive: bool = True
+    clip: bool = True
+
+
+async def serve(request: Request, process: EngineProcess, api: Api) -> None:
+    """Answer one generation request.
+
+    Raises:
+        Severed: the connection was ended by a fault or a crash.
+    """
+    try:
+        ask = read_ask(request, process, api)
+        generation = process.submit(ask, request.arrived)
+    except Refusal as refusal:
+        await request.answer(refusal.status, api.error_body(refusal))
+        return
+    with ClientWatch(request.receive, generation.leave):
+        if ask.streaming.stream:
+            await _stream(request, process, api, generation)
+        else:
+            await _whole(request, process, api, generation)
+
+
+def read_ask(request: Request, process: EngineProcess, api: Api) -> Ask:
+    """Parse and check a request.
+
+    Raises:
+        Refusal: whatever is wrong with it.
+    """
+    kind = (request.header("content-type") or "").partition(";")[0].strip().lower()
+    if kind != "application/json":
+        raise bad_body("1 validation error: Unsupported Media Type: Only 'application/json' is allowed")
+    fields = Fields(decode_body(request.body))
+    data_parallel_rank(request.header("x-data-parallel-rank"), process.settings.dp_size)
+    context = Context(
+        model=process.settings.name,
+        request_id=request.header("x-request-id") or process.draw_id(),
+        limits=Limits(process.hardware.config.max_model_len, clip=api.clip),
+        auto_tool_choice=process.settings.enable_auto_tool_choice,
+    )
+    ask = api.ask(fields, context)
+    if process.settings.dialect == "vllm" and kills_engine(fields):
+        process.die(engine_dead(), reset=False)
+        raise engine_dead()
+    priority = request.header("x-vllm-priority")
+    if priority is not None and priority.lstrip("-").isdecimal():
+        ask = replace(ask, priority=int(priority))
+    merged = request.fault("multi_token")
+    if merged is not None:
+        ask = replace(ask, streaming=replace(ask.streaming, interval=merged.tokens))
+    return ask
+
+
+async def _stream(request: Request, process: EngineProcess, api: Api, generation: Generation) -> None:
+    settings = process.settings
+    encoder = api.stream(
+        generation.ask,
+        int(process.unix_now()),
+        process.fingerprint,
+        settings.enable_prompt_tokens_details,
+    )
+    await request.begin_stream()
+    try:
+        await _events(
+            request, generation, encoder, settings.sse_keep_alive_interval_s if api.keep_alive else 0.0
+        )
+    except Refusal as refusal:
+        await request.event(api.error_event(refusal))
+        if api.error_end:
+            await request.event(api.error_end)
+    except ClientGone:
+        return
+    except ConnectionResetError:
+        await request.sever(hard=True)
+    await request.end_stream()
+
+
+async def _events(
+    request: Request, generation: Generation, encoder: StreamEncoder, patience_s: float
+) -> None:
+    """Send a stream's events as the engine produces them, each on its own."""
+    event = request.event
+    late_text = _LateText() if request.fault("empty") is not None else None
+    opening = encoder.opening()
+    while not generation.finished:
+        pieces = await generation.pieces(patience_s)
+        if not pieces:
+            await event(KEEP_ALIVE)
+            continue
+        for data in opening:
+            await event(data)
+        for piece in pieces:
+            if late_text is not None:
+                late_text.delay(piece)
+            for data in encoder.piece(piece):
+                await event(data)
+    for data in encoder.closing(generation.cached_tokens, generation.completion_tokens):
+        await event(data)
+
+
+async def _whole(request: Request, process: EngineProcess, api: Api, generation: Generation) -> None:
+    try:
+        answers = await generation.answers()
+    except Refusal as refusal:
+        await request.answer(refusal.status, api.error_body(refusal))
+        return
+    except ClientGone:
+        return
+    except ConnectionResetError:
+        await request.sever(hard=True)
+    cached = generation.cached_tokens if process.settings.enable_prompt_tokens_details else None
+    body = api.body(generation.ask, answers, int(process.unix_now()), process.fingerprint, cached)
+    await request.answer(200, body)
+
+
+class _LateText:
+    """The `empty` fault: every second piece is emptied, and its text comes with the next one."""
+
+    def __init__(self) -> None:
+        self._held: dict[int, str] = {}
+
+    def delay(self, piece: Piece) -> None:
+        held = self._held.pop(piece.index, None)
+        if held is not None:
+            piece.text = held + piece.text
+        elif piece.finish_reason is None:
+            self._held[piece.index] = piece.text
+            piece.text = ""

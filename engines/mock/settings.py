@@ -1,0 +1,139 @@
+"""Every knob of one mock engine, with its default, unit and bound.
+
+Separate so that the command line, the tests and the virtual-time runs build an engine from one object.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from engines.model.specs import GPUS, MODELS
+
+VLLM_VERSION = "0.32.0"
+"""The version whose wire behaviour was recorded and is imitated."""
+
+SGLANG_VERSION = "0.5.23"
+
+
+class SettingsError(ValueError):
+    """A knob has a value that the mock cannot work with; the sentence names it and what is allowed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MockSettings:
+    """What one mock engine is.
+
+    Attributes:
+        model, gpu: names of `engines.model.specs`; they decide how long a step lasts.
+        served_model_name: the name on the wire; None is `model`.
+        dialect: whose routes, metric names and shapes are spoken.
+        role, kv_connector, dp_size: only `both`, None and 1 exist in this version.
+        max_num_seqs: sequences that run at once; None takes vLLM's default for the GPU.
+        max_num_batched_tokens: tokens of one step; None takes vLLM's default for the GPU.
+        max_model_len: prompt and output together (tokens); None takes the model's own length.
+        block_size: tokens of one KV block.
+        kv_tokens: KV capacity (tokens); None computes it from the GPU's memory.
+        time_scale: wall seconds of one engine second: 0.1 runs ten times as fast, 2 half as fast.
+        seed: decides every text and output length that no request decides.
+        step_times: `roofline` computes a step's length, `measured` takes it from published fits.
+        output_tokens: mean of the seeded output lengths (tokens); a request's own limits cut it.
+        api_key: asked on /v1 when set, as vLLM does.
+        max_num_queued_reqs: requests that may wait; beyond them 503. None is unbounded.
+        sse_keep_alive_interval_s: silence after which a comment is sent; 0 is never.
+        shutdown_timeout_s: how long SIGTERM lets open streams finish; 0 ends them at once.
+        sigterm: what open streams see when SIGTERM does not wait: an `abort` end, or `silence`.
+        restart_delay_s: how long a crashed engine stays down (wall seconds).
+    """
+
+    model: str = "qwen2.5-3b"
+    gpu: str = "a40"
+    served_model_name: str | None = None
+    dialect: Literal["vllm", "sglang"] = "vllm"
+    role: str = "both"
+    kv_connector: str | None = None
+    dp_size: int = 1
+    max_num_seqs: int | None = None
+    max_num_batched_tokens: int | None = None
+    max_model_len: int | None = None
+    block_size: int = 16
+    kv_tokens: int | None = None
+    time_scale: float = 1.0
+    seed: int = 0
+    step_times: Literal["roofline", "measured"] = "roofline"
+    output_tokens: float = 200.0
+    scheduling_policy: Literal["fcfs", "priority"] = "fcfs"
+    api_key: str | None = None
+    max_num_queued_reqs: int | None = None
+    sse_keep_alive_interval_s: float = 0.0
+    enable_prompt_tokens_details: bool = True
+    enable_request_id_headers: bool = False
+    enable_auto_tool_choice: bool = True
+    enable_server_load_tracking: bool = False
+    shutdown_timeout_s: float = 0.0
+    sigterm: Literal["abort", "silence"] = "abort"
+    restart_delay_s: float = 2.0
+
+    def __post_init__(self) -> None:
+        self._check_names()
+        self._check_later_versions()
+        self._check_numbers()
+
+    @property
+    def name(self) -> str:
+        """The model name that clients ask for."""
+        return self.served_model_name or self.model
+
+    def _check_names(self) -> None:
+        _one_of("--model", self.model, MODELS)
+        _one_of("--gpu", self.gpu, GPUS)
+        _one_of("--dialect", self.dialect, ("vllm", "sglang"))
+        _one_of("--step-times", self.step_times, ("roofline", "measured"))
+        _one_of("--scheduling-policy", self.scheduling_policy, ("fcfs", "priority"))
+        _one_of("--sigterm", self.sigterm, ("abort", "silence"))
+
+    def _check_later_versions(self) -> None:
+        if self.role != "both":
+            raise SettingsError(
+                f"--role {self.role}: this version of the mock serves whole requests only; "
+                "leave the flag out or say `both`."
+            )
+        if self.kv_connector is not None:
+            raise SettingsError(
+                f"--kv-connector {self.kv_connector}: this version of the mock hands no KV over; "
+                "leave the flag out."
+            )
+        if self.dp_size != 1:
+            raise SettingsError(
+                f"--dp-size {self.dp_size}: this version of the mock has one data-parallel rank; "
+                "use --count for several engines."
+            )
+
+    def _check_numbers(self) -> None:
+        for flag, value in (
+            ("--max-num-seqs", self.max_num_seqs),
+            ("--max-num-batched-tokens", self.max_num_batched_tokens),
+            ("--max-model-len", self.max_model_len),
+            ("--block-size", self.block_size),
+            ("--kv-tokens", self.kv_tokens),
+            ("--max-num-queued-reqs", self.max_num_queued_reqs),
+        ):
+            if value is not None and value < 1:
+                raise SettingsError(f"{flag} {value}: must be at least 1.")
+        for flag, number in (("--time-scale", self.time_scale), ("--output-tokens", self.output_tokens)):
+            if not number > 0:
+                raise SettingsError(f"{flag} {number}: must be above 0.")
+        for flag, number in (
+            ("--sse-keep-alive-interval", self.sse_keep_alive_interval_s),
+            ("--shutdown-timeout", self.shutdown_timeout_s),
+            ("--restart-delay", self.restart_delay_s),
+        ):
+            if number < 0:
+                raise SettingsError(f"{flag} {number}: must not be negative.")
+
+
+def _one_of(flag: str, value: str, allowed: Iterable[str]) -> None:
+    names = sorted(allowed)
+    if value not in names:
+        raise SettingsError(f"{flag} {value}: not known. Known: {', '.join(names)}.")
