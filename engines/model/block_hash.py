@@ -20,6 +20,11 @@ ROOT_HASH = _digest("vllm-none-hash")
 """Parent of every first block."""
 
 
+def published(block_hash: bytes) -> int:
+    """The integer that KV events carry for a hash: its low 64 bits."""
+    return int.from_bytes(block_hash[-8:], "big")
+
+
 class BlockChain:
     """The tokens of one sequence and the hashes of its full blocks.
 

@@ -7,7 +7,7 @@ may add and abort jobs.
 
 from __future__ import annotations
 
-from collections.abc import Sequence as Seq
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from engines.model.job import (
@@ -120,7 +120,7 @@ class Engine:
         """
         self.add_all((job,), now)
 
-    def add_all(self, jobs: Seq[Job], now: float) -> None:
+    def add_all(self, jobs: Collection[Job], now: float) -> None:
         """Queue the jobs of one request (n > 1, several prompts): all of them or none.
 
         Raises:

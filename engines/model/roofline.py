@@ -76,7 +76,8 @@ class Roofline:
     P is the body without embedding and head (for experts: what one token activates); one row of logits per
     sequence. Weights read are body and head; of the routed experts, the share that the step's tokens are
     expected to touch when routing is uniform, an estimate. The defaults for efficiency come from measured
-    GEMM tables (Vidur, A40 and A100) and from the figures of the Preble paper, which they reproduce.
+    GEMM tables (Vidur, A40 and A100) and from the figures of the Preble paper, which they reproduce. The
+    coefficients are derived once, at construction.
 
     Attributes:
         tensor_parallel: GPUs that share every layer, at no cost for the exchange.
