@@ -11,9 +11,9 @@ partition share KV no further than their common prefix.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from hashlib import blake2b
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
@@ -39,8 +39,9 @@ class PromptKey:
 
     Args:
         model: as the client named it.
-        fields: raw JSON bytes of the body's fields that shape the prompt, by their names (`prompt`,
-            `messages`, `tools`, `system`, `instructions`, `input` …); others are ignored.
+        fields: gives the raw JSON of the body's fields that shape the prompt, by their names (`prompt`,
+            `messages`, `tools`, `system`, `instructions`, `input` …); others are ignored. Called at most
+            once, when the key is first needed.
         lora: adapter named by the client, "" for none.
         cache_salt: the client's own salt, "" for none.
     """
@@ -48,7 +49,12 @@ class PromptKey:
     __slots__ = ("_canonical", "_fields", "partition")
 
     def __init__(
-        self, model: str, fields: Mapping[str, msgspec.Raw | bytes], *, lora: str = "", cache_salt: str = ""
+        self,
+        model: str,
+        fields: Callable[[], Mapping[str, msgspec.Raw | bytes]],
+        *,
+        lora: str = "",
+        cache_salt: str = "",
     ) -> None:
         self.partition = Partition(model, lora, cache_salt)
         self._fields = fields
@@ -57,14 +63,15 @@ class PromptKey:
     @classmethod
     def of_text(cls, model: str, text: str, *, lora: str = "", cache_salt: str = "") -> PromptKey:
         """Key of a plain completion prompt, for workloads that have no body."""
-        return cls(model, {"prompt": msgspec.json.encode(text)}, lora=lora, cache_salt=cache_salt)
+        return cls(model, lambda: {"prompt": msgspec.json.encode(text)}, lora=lora, cache_salt=cache_salt)
 
     @property
     def canonical(self) -> bytes | tuple[int, ...]:
         """Typed segments for text, the token ids themselves for a token-id prompt. Built once, on demand."""
         if self._canonical is None:
-            tokens = token_ids(self._fields.get("prompt"))
-            self._canonical = canonical_text(self._fields) if tokens is None else tokens
+            fields = self._fields()
+            tokens = token_ids(fields.get("prompt"))
+            self._canonical = canonical_text(fields) if tokens is None else tokens
         return self._canonical
 
     @property
@@ -81,7 +88,7 @@ class PromptKey:
         every `size / 4` tokens, so that a block stands for about as much prompt as one of text.
 
         Args:
-            salt: secret of the log's owner, at most 64 bytes: without it, hashes of guessed prompts match none.
+            salt: secret of the log's owner, at most 64 bytes; without it nobody can test a guessed prompt.
         """
         canonical = self.canonical
         parent = self._seed()
@@ -137,5 +144,3 @@ def _cut(canonical: bytes | tuple[int, ...], size: int) -> list[bytes]:
         return [text[i : i + size].encode("utf-8", "surrogateescape") for i in range(0, len(text), size)]
     step = max(1, size // _CHARACTERS_PER_TOKEN)
     return [_as_bytes(canonical[i : i + step]) for i in range(0, len(canonical), step)]
-
-

@@ -6,7 +6,7 @@ Messages) and nothing of hashing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from hashlib import blake2b
 from typing import Any
 
@@ -30,8 +30,8 @@ _OPTIONS = (
     "previous_response_id",
     "conversation",
 )
-"""Fields that change how the engine renders everything after them. They stand first: a difference then shares
-nothing, which costs a hit where a template uses them only at its end, and never claims one that is not there."""
+"""Fields that change how the engine renders what follows. They stand first: a difference then shares nothing,
+which costs a hit where a template uses them only at its end, and never claims one that is not there."""
 
 _TEXT_PARTS = frozenset({"text", "input_text", "output_text", "refusal", "thinking", "reasoning_text"})
 _MEDIA_PARTS = frozenset(
@@ -46,43 +46,41 @@ _SYSTEM_ROLES = frozenset({"system", "developer"})
 
 def canonical_text(fields: Mapping[str, msgspec.Raw | bytes]) -> bytes:
     """Typed segments of the first prompt in `fields` (raw JSON by field name)."""
-    return b"".join(_segments(fields))
-
-
-def _segments(fields: Mapping[str, msgspec.Raw | bytes]) -> Iterator[bytes]:
-    for name in _OPTIONS:
+    segments: list[bytes] = []
+    for name, render in _RENDERED:
         raw = fields.get(name)
         if raw is not None and bytes(raw) != b"null":
-            yield _BORDER + b"o" + name.encode() + b"=" + bytes(raw)
-    if "tools" in fields:
-        yield from _tools(bytes(fields["tools"]))
-    if "documents" in fields:
-        yield _BORDER + b"d" + bytes(fields["documents"])
-    for name in ("system", "instructions"):
-        if name in fields:
-            yield _BORDER + b"msystem" + b"".join(_content(_decode(fields[name]), system=True))
-    for name in ("messages", "input"):
-        if name in fields:
-            yield from _messages(_decode(fields[name]))
-    if "prompt" in fields:
-        yield _prompt(_decode(fields["prompt"]))
+            segments.extend(render(name, bytes(raw)))
+    return b"".join(segments)
 
 
-def _decode(raw: msgspec.Raw | bytes) -> Any:
+def _option(name: str, raw: bytes) -> Iterator[bytes]:
+    yield _BORDER + b"o" + name.encode() + b"=" + raw
+
+
+def _documents(_: str, raw: bytes) -> Iterator[bytes]:
+    yield _BORDER + b"d" + raw
+
+
+def _system(_: str, raw: bytes) -> Iterator[bytes]:
+    yield _BORDER + b"msystem"
+    yield from _content(_decode(raw), system=True)
+
+
+def _decode(raw: bytes) -> Any:
     """The value, or its raw bytes where it cannot be read: the key stays exact, only less shared."""
     try:
         return _ANY.decode(raw)
     except (msgspec.DecodeError, RecursionError, UnicodeError):
-        return bytes(raw)
+        return raw
 
 
-def _tools(raw: bytes) -> Iterator[bytes]:
+def _tools(_: str, raw: bytes) -> Iterator[bytes]:
     """Each tool as sent, key order and spaces included, because engines render schemas as sent."""
     try:
         tools = _LIST.decode(raw)
     except (msgspec.DecodeError, RecursionError):
-        if raw != b"null":
-            yield _BORDER + b"f" + raw
+        yield _BORDER + b"f" + raw
         return
     for tool in tools:
         yield _BORDER + b"f" + _without_cache_control(bytes(tool))
@@ -101,12 +99,14 @@ def _without_cache_control(raw: bytes) -> bytes:
     return _encode(tool)
 
 
-def _prompt(prompt: Any) -> bytes:
+def _prompt(_: str, raw: bytes) -> Iterator[bytes]:
+    prompt = _decode(raw)
     first = prompt[0] if isinstance(prompt, list) and prompt else prompt
-    return _BORDER + b"p" + (_text(first) if isinstance(first, str) else _plain(first))
+    yield _BORDER + b"p" + (_text(first) if isinstance(first, str) else _plain(first))
 
 
-def _messages(messages: Any) -> Iterator[bytes]:
+def _messages(_: str, raw: bytes) -> Iterator[bytes]:
+    messages = _decode(raw)
     if isinstance(messages, str):  # Responses: a bare string is one user message
         messages = [{"role": "user", "content": messages}]
     if not isinstance(messages, list):
@@ -184,3 +184,16 @@ def _plain(value: Any) -> bytes:
     if isinstance(value, bytes):
         return value
     return _encode(value)
+
+
+_RENDERED: tuple[tuple[str, Callable[[str, bytes], Iterator[bytes]]], ...] = (
+    *((name, _option) for name in _OPTIONS),
+    ("tools", _tools),
+    ("documents", _documents),
+    ("system", _system),
+    ("instructions", _system),
+    ("messages", _messages),
+    ("input", _messages),
+    ("prompt", _prompt),
+)
+"""The fields in the order in which engines render them."""
