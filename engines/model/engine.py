@@ -44,7 +44,6 @@ class Step:
         preempted: ids of jobs that lost their blocks.
     """
 
-    started: float
     duration_s: float
     load: StepLoad
     scheduled: list[tuple[Sequence, int]]
@@ -171,7 +170,6 @@ class Engine:
         if not plan.scheduled:
             raise EngineFault(f"jobs are here and none can run: {self!r}")
         self._open = Step(
-            started=now,
             duration_s=self._clock.step_from_totals(plan.load),
             load=plan.load,
             scheduled=plan.scheduled,

@@ -110,7 +110,7 @@ class Scheduler:
     # --- waiting ------------------------------------------------------------------------------------
 
     def _admit(self, plan: Plan, now: float) -> None:
-        loras = {sequence.job.lora for sequence in self.running} - {None}
+        loras = self._active_loras()
         passed_over: list[Sequence] = []
         while plan.budget > 0 and len(self.running) < self._config.max_num_seqs:
             sequence = self.waiting.head()
@@ -121,15 +121,20 @@ class Scheduler:
                 continue
             if not self._start(sequence, plan, now):
                 break
-            if sequence.job.lora is not None:
-                loras.add(sequence.job.lora)
+            loras.add(sequence.job.lora)
         self.deferred = len(passed_over)
         for sequence in reversed(passed_over):
             self.waiting.put_back(sequence)
 
+    def _active_loras(self) -> set[str | None]:
+        """Adapters of the running batch; None, no adapter, is always among them. Unused without a bound."""
+        if self._config.max_loras is None:
+            return set()
+        return {None, *(sequence.job.lora for sequence in self.running)}
+
     def _lora_is_over(self, lora: str | None, active: set[str | None]) -> bool:
         bound = self._config.max_loras
-        return bound is not None and lora is not None and lora not in active and len(active) >= bound
+        return bound is not None and lora not in active and len(active) > bound
 
     def _start(self, sequence: Sequence, plan: Plan, now: float) -> bool:
         """Admit the head of the queue if all its blocks could be had now; False leaves it there."""

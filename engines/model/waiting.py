@@ -109,6 +109,13 @@ class PriorityQueue:
         if sequence.order in self._members:
             self._members.remove(sequence.order)
             self.tokens -= sequence.length
+            if len(self._heap) > 2 * len(self._members) + 16:
+                self._sweep()
+
+    def _sweep(self) -> None:
+        # Those who left stay in the heap until they surface; without this, ones deep down would pile up.
+        self._heap = [entry for entry in self._heap if entry[1].order in self._members]
+        heapq.heapify(self._heap)
 
     def __len__(self) -> int:
         return len(self._members)

@@ -55,6 +55,16 @@ def test_an_empty_queue_has_no_head(kind: type[ArrivalQueue] | type[PriorityQueu
         queue.take()
 
 
+def test_those_who_left_from_deep_in_the_queue_do_not_pile_up() -> None:
+    queue = PriorityQueue()
+    queue.add(sequence(0, priority=-1))
+    for order in range(1, 1_000):
+        queue.add(sequence(order))
+        queue.discard(queue._heap[-1][1])
+    assert len(queue) == 1
+    assert len(queue._heap) < 50
+
+
 @given(
     st.sampled_from(QUEUES),
     st.lists(st.tuples(st.sampled_from(["add", "put_back", "take", "discard"]), st.integers(0, 9))),
