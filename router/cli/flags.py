@@ -227,6 +227,20 @@ def notices(args: argparse.Namespace) -> list[str]:
     return [flag.notice for flag in FLAGS if flag.notice and getattr(args, flag.dest, None) is not None]
 
 
+def typed(args: argparse.Namespace) -> list[str]:
+    """The settings flags of these arguments as words again, to hand them to another command."""
+    words: list[str] = []
+    for flag in FLAGS:
+        value = getattr(args, flag.dest, None)
+        if value is None:
+            continue
+        if not flag.metavar or value == []:
+            words.append(flag.name)
+        else:
+            words += [f"{flag.name}={item}" for item in (value if flag.many else [value])]
+    return words
+
+
 def flags_of(path: str) -> tuple[Flag, ...]:
     """The flags that set a key."""
     return tuple(flag for flag in FLAGS if path in flag.keys)

@@ -37,7 +37,6 @@ class Settings(BaseSettings):
         env_prefix=ENVIRONMENT_PREFIX,
         env_nested_delimiter=ENVIRONMENT_DELIMITER,
         env_ignore_empty=True,
-        env_parse_none_str="null",
         extra="forbid",
         frozen=True,
         hide_input_in_errors=True,

@@ -14,7 +14,6 @@ from urllib.parse import SplitResult, urlsplit
 import yaml
 from pydantic import (
     Field,
-    SecretStr,
     TypeAdapter,
     ValidationError,
     ValidationInfo,
@@ -25,12 +24,14 @@ from pydantic import (
 from router.core.worker import Role
 from router.policies import POLICIES, Shape
 from router.settings.refusals import closest
-from router.settings.section import FilePath, Section
+from router.settings.section import FilePath, Key, Section
 
 DEFAULT_POOL: Final = "default"
 """Name of the pool that flags make, and of the one that exists when none is configured."""
 _DNS: Final = "dns+"
-_DEFAULT_PORTS: Final = {"http": 80, "https": 443}
+_SCHEMES: Final = ("http", "https")
+_URL_LINE: Final = re.compile(r"(dns\+)?https?://\S+")
+_COMMENT: Final = re.compile(r"(^|\s)#.*")
 _SPLIT_IS_ABSENT: Final = "prefill/decode disaggregation is not in this version; the only role is both"
 
 Slots = Annotated[int, Field(ge=1, le=100_000)]
@@ -43,7 +44,7 @@ class WorkerSettings(Section):
     url: str
     """`http://host:port` or `https://…`, with the path before `/v1` if there is one. `dns+http://name:port`
     makes one worker of each address that the name resolves to."""
-    name: str = ""
+    name: str = Field(default="", validate_default=True)
     """Its name in logs, metrics, headers and the admin API. Default: host and port, and the path if any."""
     model: str | None = None
     """Model that it serves; null learns it from `/v1/models`."""
@@ -55,7 +56,7 @@ class WorkerSettings(Section):
     """Sequences that it runs at once (`max_num_seqs`); null: as its pool says."""
     barrier_group: str | None = None
     """Name of the data-parallel group that it steps in lock-step with."""
-    api_key: SecretStr | None = None
+    api_key: Key | None = None
     """Key sent to this worker; null: auth.api_key."""
 
     @field_validator("url")
@@ -63,6 +64,15 @@ class WorkerSettings(Section):
     def _reachable(cls, value: str) -> str:
         parse_worker_url(value)
         return value.rstrip("/")
+
+    @field_validator("name")
+    @classmethod
+    def _name_by_address(cls, value: str, info: ValidationInfo) -> str:
+        if value or "url" not in info.data:
+            return value
+        url: str = info.data["url"]
+        parts = urlsplit(url.removeprefix(_DNS))
+        return parts.netloc + parts.path
 
     @field_validator("role")
     @classmethod
@@ -72,12 +82,8 @@ class WorkerSettings(Section):
     @model_validator(mode="before")
     @classmethod
     def _url_alone(cls, value: Any) -> Any:
-        """A URL is enough; the name is then its address."""
-        value = {"url": value} if isinstance(value, str) else value
-        if not isinstance(value, dict) or value.get("name") or not isinstance(value.get("url"), str):
-            return value
-        parts = urlsplit(value["url"].removeprefix(_DNS).rstrip("/"))
-        return {**value, "name": parts.netloc.rpartition("@")[2] + parts.path}
+        """A URL is enough."""
+        return {"url": value} if isinstance(value, str) else value
 
     @property
     def resolves(self) -> bool:
@@ -153,8 +159,8 @@ class PoolSettings(Section):
         """Whether requests wait in the router until a worker has a free slot."""
         if self.binding != "auto":
             return self.binding == "late"
-        grouped = any(self.barrier_group_of(worker) for worker in self.workers)
-        return grouped or POLICIES[self.policy].shape is Shape.BATCH
+        groups = (self.barrier_group, *(worker.barrier_group for worker in self.workers))
+        return any(groups) or POLICIES[self.policy].shape is Shape.BATCH
 
     def slots_of(self, worker: WorkerSettings) -> int | None:
         """Sequences that this worker runs at once, None when nobody said."""
@@ -179,7 +185,7 @@ def parse_worker_url(url: str) -> SplitResult:
         port = parts.port
     except ValueError as error:
         raise ValueError(f"it is no URL ({error}); expected http://host:port") from error
-    if parts.scheme not in _DEFAULT_PORTS or not parts.hostname or port == 0:
+    if parts.scheme not in _SCHEMES or not parts.hostname or port == 0:
         raise ValueError("it must be a URL such as http://host:port")
     if parts.username is not None or parts.query or parts.fragment:
         raise ValueError("a worker's URL holds no user, query or fragment; keys belong into api_key")
@@ -201,13 +207,11 @@ def parse_workers(text: str) -> tuple[WorkerSettings, ...]:
         ValueError: what is wrong with it, in one sentence.
     """
     try:
-        content = yaml.safe_load(text)
+        content = _lines_of_urls(text) or yaml.safe_load(text)
     except yaml.YAMLError as error:
         raise ValueError(f"it is no YAML: {' '.join(str(error).split())}") from error
     if isinstance(content, dict) and set(content) == {"workers"}:
         content = content["workers"]
-    if isinstance(content, str):
-        content = content.split()
     if not isinstance(content, list | None):
         raise ValueError(  # noqa: TRY004 - callers catch one kind: the file is wrong
             "it must be a list of workers: URLs, or mappings with url"
@@ -218,6 +222,13 @@ def parse_workers(text: str) -> tuple[WorkerSettings, ...]:
         first = error.errors(include_url=False)[0]
         where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"])
         raise ValueError(f"workers{where}: {first['msg'].removeprefix('Value error, ')}") from error
+
+
+def _lines_of_urls(text: str) -> list[str] | None:
+    """The URLs of a file that holds one a line and nothing else but comments; None for any other file."""
+    lines = [_COMMENT.sub("", line).strip() for line in text.splitlines()]
+    urls = [line for line in lines if line]
+    return urls if all(_URL_LINE.fullmatch(url) for url in urls) else None
 
 
 def read_workers_file(path: Path) -> tuple[WorkerSettings, ...]:

@@ -13,7 +13,7 @@ from typing import Final
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from router.settings.keys import find_key, names_of, path_of, section_at
+from router.settings.keys import all_keys, find_key, names_of, path_of, section_at
 
 Loc = tuple[int | str, ...]
 
@@ -118,8 +118,16 @@ def _unknown_key(loc: Loc, model: type[BaseModel]) -> str:
     section = section_at(model, loc[:-1])
     names = names_of(section) if section else []
     near = closest(str(loc[-1]), names)
-    hint = f"did you mean {dotted((*loc[:-1], near))}?" if near else f"known here: {', '.join(names)}"
-    return f"unknown key {key}, {hint}"
+    meant = _same_word_elsewhere(loc, model) or (near and dotted((*loc[:-1], near)))
+    return f"unknown key {key}, " + (f"did you mean {meant}?" if meant else f"known here: {', '.join(names)}")
+
+
+def _same_word_elsewhere(loc: Loc, model: type[BaseModel]) -> str | None:
+    """The full key of a word that was written without its section, such as `port`."""
+    found = [
+        key.path for key in all_keys(model) if key.path.rpartition(".")[2] == loc[0] and "*" not in key.path
+    ]
+    return found[0] if len(loc) == 1 and found else None
 
 
 def _allowed(details: ErrorDetails, model: type[BaseModel]) -> str:
@@ -139,7 +147,5 @@ def _allowed(details: ErrorDetails, model: type[BaseModel]) -> str:
 _SHAPES: Final[Mapping[str, str]] = {
     "model_type": "it must be a mapping of keys",
     "model_attributes_type": "it must be a mapping of keys",
-    "dict_type": "it must be a mapping of names",
-    "tuple_type": "it must be a list",
     "string_type": "it must be text; put it into quotes",
 }

@@ -9,7 +9,16 @@ import re
 from pathlib import Path
 from typing import Annotated, Any, Final
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationInfo,
+    field_validator,
+)
 
 _UNITS: Final = {
     "": 1,
@@ -72,6 +81,15 @@ def expand_path(value: Any) -> Any:
     return Path(value).expanduser() if isinstance(value, str) and value else value
 
 
+def fit_for_a_header(value: SecretStr) -> SecretStr:
+    """The key itself. Raises ValueError for one that cannot be sent as `Authorization: Bearer KEY`."""
+    text = value.get_secret_value()
+    if not text or not text.isascii() or not text.isprintable() or text.strip() != text:
+        raise ValueError("a key must be printable ASCII without spaces around it, and not empty")
+    return value
+
+
+Key = Annotated[SecretStr, AfterValidator(fit_for_a_header)]
 Port = Annotated[int, Field(ge=0, le=65535)]
 Seconds = Annotated[float, Field(gt=0, le=86_400)]
 Share = Annotated[float, Field(ge=0, le=1)]

@@ -26,6 +26,7 @@ _ANY_POOL: Final = ("pools", "*")
 _SERVICE_LINK: Final = re.compile(
     r".*_?(service_host|service_port(_[a-z0-9_]+)?|port_\d+_(tcp|udp|sctp)(_(proto|port|addr))?)"
 )
+_NULL: Final = "null"
 _PROCESSES: Final = "web_concurrency"
 
 
@@ -168,7 +169,9 @@ def _environment_name(loc: Loc) -> str:
 
 def _decode(value: str | None, name: str) -> Any:
     """Lists and mappings are JSON; everything else is text, which the section reads as what it needs."""
-    if value is None or value.strip()[:1] not in ("{", "["):
+    if value is None or value == _NULL:
+        return None
+    if value.strip()[:1] not in ("{", "["):
         return value
     try:
         return json.loads(value)
