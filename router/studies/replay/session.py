@@ -158,7 +158,7 @@ def _endpoint(options: Options, url: str, world: Surroundings) -> Endpoint:
 
 async def _tokenizer(options: Options, endpoint: Endpoint, card: ModelCard) -> Tokenizer:
     if options.bytes_per_token is None and options.overhead_tokens is None:
-        return await endpoint.calibrate(options.api, card.id, options.seed)
+        return await endpoint.calibrate(options.api, card, options.seed)
     return Tokenizer(
         overhead_tokens=options.overhead_tokens or 0,
         tokens_per_word=BYTES_PER_WORD / (options.bytes_per_token or BYTES_PER_WORD),
