@@ -89,7 +89,7 @@ class ResponseDecoder:
         self._overhead_bytes += len(data)
         try:
             self._parser.feed_data(data)
-        except httptools.HttpParserError as error:
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             if self.complete:
                 self.reusable = False
                 return
@@ -119,11 +119,11 @@ class ResponseDecoder:
         del self._parser
 
     # --- called by the parser ------------------------------------------------------------------------
-    # They never raise: the parser would replace the error by one of its own.
+    # What they raise comes out of feed_data as an error of the parser; so a fault of our own is noted instead.
 
     def on_message_begin(self) -> None:
         if self.complete:
-            self.reusable = False
+            raise Malformed("A second answer came.")  # stops the parser: nothing of it may mix with the first
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if self.head_done:

@@ -71,7 +71,7 @@ def _fault_of(url: str) -> str | None:
     if parts.scheme not in _DEFAULT_PORTS:
         return "it must begin with http:// or https://"
     if not parts.hostname:
-        return "the host is missing"
+        return "the host is missing (an IPv6 address stands in brackets)"
     if parts.username is not None or parts.password is not None:
         return "credentials do not belong in it; give the worker's key by --api-key"
     if parts.query or parts.fragment:

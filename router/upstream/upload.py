@@ -20,7 +20,7 @@ class Upload:
     and reaches the reader of the answer.
 
     Attributes:
-        done: the whole body was handed over; only then may the connection carry another request.
+        done: the whole body was written; only then may the connection carry another request.
     """
 
     __slots__ = ("_body", "_length", "_task", "_wire", "done")
@@ -52,6 +52,7 @@ class Upload:
             if left < 0:
                 raise InternalError("The request body is longer than its declared length.")
             wire.write(piece)
+            self.done = left == 0
             if not await wire.writable():
                 return False
         if left:

@@ -216,6 +216,7 @@ class Wire(asyncio.Protocol):
             return False
         self.busy = False
         self.reused = True
+        self._stop_upload()
         self.upload = None
         decoder.begin()
         self._alarm.clear()
