@@ -24,7 +24,7 @@ from router.telemetry.log_file import LogFile
 from router.telemetry.record import Header, RequestRecord
 
 _LOG = logging.getLogger(__name__)
-_SALT_BYTES = 32
+_MIN_SALT_BYTES = 16
 _MAX_SALT_BYTES = 64  # what a keyed BLAKE2b takes
 
 Offload = Callable[[Callable[[], None]], Awaitable[None]]
@@ -37,14 +37,15 @@ class RequestLogSettings:
 
     Attributes:
         path: the file; a rotation may rename or truncate it at any time.
-        salt: of the hashes; None takes the one kept in `<path>.salt`, which is made when missing.
+        salt_file: holds the secret of the hashes, made when missing; None is `<path>.salt`. Routers that
+            share it write hashes that can be compared.
         flush_s: seconds between two writes.
         buffer_bytes: lines that may wait for the disk.
         close_s: how long the last write may take at the end.
     """
 
     path: Path
-    salt: str | None = None
+    salt_file: Path | None = None
     flush_s: float = 1.0
     buffer_bytes: int = 16 * 1024 * 1024
     close_s: float = 5.0
@@ -55,23 +56,23 @@ def load_salt(path: Path) -> bytes:
 
     It is kept so that hashes stay comparable over restarts and rotations: a prefix that was shared last week
     and is still shared today then looks so. OSError when the file cannot be read or made, ValueError when
-    what stands in it is no salt.
+    what stands in it is too short to be a secret.
     """
     try:
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     except FileExistsError:
-        text = path.read_text(encoding="ascii").strip()
-        try:
-            salt = bytes.fromhex(text)
-        except ValueError as error:
-            raise ValueError(f"{path} holds no salt: expected {2 * _SALT_BYTES} hex digits") from error
-        if len(salt) != _SALT_BYTES:
-            raise ValueError(f"{path} holds no salt: expected {2 * _SALT_BYTES} hex digits") from None
-        return salt
-    with os.fdopen(fd, "w", encoding="ascii") as file:
-        salt = secrets.token_bytes(_SALT_BYTES)
-        file.write(salt.hex() + "\n")
-    return salt
+        salt = path.read_bytes().strip()
+    else:
+        with os.fdopen(fd, "wb") as file:
+            salt = secrets.token_hex(_MAX_SALT_BYTES // 2).encode()
+            file.write(salt + b"\n")
+    if len(salt) < _MIN_SALT_BYTES:
+        raise ValueError(
+            f"{path} holds no salt: at least {_MIN_SALT_BYTES} bytes are needed, there are {len(salt)}; "
+            "delete it to have a new one made"
+        )
+    # A key of BLAKE2b has at most 64 bytes; a longer secret is first hashed down to that.
+    return salt if len(salt) <= _MAX_SALT_BYTES else blake2b(salt).digest()
 
 
 class RequestLog:
@@ -99,7 +100,8 @@ class RequestLog:
         self._settings = settings
         self._on_drop = on_drop
         self._offload = offload
-        self.salt = _salt_of(settings)
+        beside = settings.path.with_name(settings.path.name + ".salt")
+        self.salt = load_salt(settings.salt_file or beside)
         """Pass to `PromptKey.blocks`; at most 64 bytes."""
         header = Header(salt_id=blake2b(b"salt id", key=self.salt, digest_size=8).hexdigest())
         self._encode = msgspec.json.Encoder().encode
@@ -201,11 +203,3 @@ class RequestLog:
             f"<RequestLog {self._settings.path} "
             f"[{len(self._lines)} buffered | {self.written} written | {self.dropped} dropped]>"
         )
-
-
-def _salt_of(settings: RequestLogSettings) -> bytes:
-    if settings.salt is None:
-        return load_salt(settings.path.with_name(settings.path.name + ".salt"))
-    salt = settings.salt.encode()
-    # A key of BLAKE2b has at most 64 bytes; a longer passphrase is first hashed down to that.
-    return salt if len(salt) <= _MAX_SALT_BYTES else blake2b(salt).digest()
