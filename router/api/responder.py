@@ -1,4 +1,4 @@
-"""How an answer leaves: start, write, finish, abort. The life of a request knows nothing else of HTTP servers.
+"""How an answer leaves: start, write, finish, abort. The life of a request knows nothing else of servers.
 
 The one here speaks ASGI. Another can speak to a server's protocol directly, without the life of a request
 noticing.
@@ -38,23 +38,35 @@ class Responder(Protocol):
         """Start, one write and finish in one."""
         ...
 
+    def offer(self, data: bytes) -> bool:
+        """Sends bytes at once if that needs no waiting; False when it does, or when it is not possible."""
+        ...
+
     def abort(self) -> None:
         """Ends the body uncleanly, so that the client can tell that it is not complete."""
         ...
 
 
+class Connection(Protocol):
+    """What a server that knows us lets an answer do beyond ASGI."""
+
+    def close_unfinished(self) -> None: ...
+    def offer(self, data: bytes) -> bool: ...
+
+
 class AsgiResponder:
     """A Responder on top of an ASGI `send`.
 
-    `abort` needs the server's help: the connection that the server put into the scope closes itself. Without
-    one the application returns without completing the answer, which servers take as an abort too.
+    `abort` and `offer` need the server's help, through the connection that it put into the scope. Without
+    one, the application returns without completing the answer, which servers take as an abort too, and
+    offers nothing.
     """
 
-    __slots__ = ("_abort", "_send", "started")
+    __slots__ = ("_connection", "_send", "started")
 
-    def __init__(self, send: Send, abort: Callable[[], None] | None = None) -> None:
+    def __init__(self, send: Send, connection: Connection | None = None) -> None:
         self._send = send
-        self._abort = abort
+        self._connection = connection
         self.started = False
 
     async def start(self, status: int, headers: Sequence[Header]) -> None:
@@ -71,6 +83,9 @@ class AsgiResponder:
         await self.start(status, [*headers, (b"content-length", str(len(body)).encode())])
         await self._send({"type": "http.response.body", "body": body, "more_body": False})
 
+    def offer(self, data: bytes) -> bool:
+        return self._connection is not None and self._connection.offer(data)
+
     def abort(self) -> None:
-        if self._abort is not None:
-            self._abort()
+        if self._connection is not None:
+            self._connection.close_unfinished()

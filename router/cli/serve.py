@@ -31,6 +31,6 @@ def run(args: argparse.Namespace) -> int:
     settings = load(args.config, given(args))
     for notice in notices(args):
         print(f"note: {notice}", file=sys.stderr)
-    from router.app import serve  # noqa: PLC0415 - help and refusals need not load the server
+    from router.lifecycle import serve  # noqa: PLC0415 - help and refusals need not load the server
 
     return serve(settings)

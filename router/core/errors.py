@@ -85,6 +85,14 @@ class BodyTooLarge(RouterError):
     code = "body_too_large"
 
 
+class HeadTooLarge(RouterError):
+    """More header bytes than any client of this API needs."""
+
+    status = 431
+    type = "invalid_request_error"
+    code = "header_fields_too_large"
+
+
 class ClientGone(RouterError):
     """The client left before the answer was complete. It gets nothing; logs and metrics do (status 499)."""
 

@@ -7,7 +7,7 @@ of a settled lease changes nothing. After every lease has ended it shows zero ev
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from router.core.budget import Budget
@@ -27,16 +27,18 @@ _PREFILL_PRIOR_S = 0.3e-3
 
 
 @dataclass(frozen=True, slots=True)
-class PoolSettings:
+class PoolRules:
     """How one pool binds and waits.
 
     Attributes:
-    late_binding: requests wait here until a worker has a free slot, instead of in the engines.
-    max_queued: waiting requests per model; max_wait_s: how long one may wait.
-    stall_min_s, stall_max_s: bounds of the patience with a worker that shows no progress.
+        policy: name of the policy it starts with, for logs and metrics.
+        late_binding: requests wait here until a worker has a free slot, instead of in the engines.
+        max_queued: waiting requests per model; max_wait_s: how long one may wait.
+        stall_min_s, stall_max_s: bounds of the patience with a worker that shows no progress.
     """
 
     name: str
+    policy: str = ""
     role: Role = Role.BOTH
     late_binding: bool = False
     max_queued: int = 256
@@ -67,26 +69,27 @@ class Pool:
 
     def __init__(
         self,
-        settings: PoolSettings,
+        rules: PoolRules,
         policy: AnyPolicy,
         budgets: PoolBudgets,
         expect: Callable[[Request], int],
         roster: Roster | None = None,
     ) -> None:
-        self.settings = settings
+        self.rules = rules
         self.roster = roster if roster is not None else Roster()
         self.partner: Pool | None = None
         """The prefill pool that a PairPolicy picks from."""
-        self.use(policy)
+        self.use(policy, rules.policy)
         self._budgets = budgets
         self._expect = expect
         self._waiting: dict[str, _Waiting] = {}
         self._queued_by_model: dict[str, int] = {}
         self._leases: set[Lease] = set()
 
-    def use(self, policy: AnyPolicy) -> None:
+    def use(self, policy: AnyPolicy, name: str) -> None:
         """Decides by `policy` from now on. Requests that wait and leases that are held stay as they are."""
         self.policy = policy
+        self.policy_name = name
         # Which shape it has is asked once: protocol checks are too slow for every request.
         self._batch = policy if isinstance(policy, BatchPolicy) else None
         self._pair = policy if isinstance(policy, PairPolicy) else None
@@ -109,6 +112,10 @@ class Pool:
     def in_flight(self) -> int:
         return len(self._leases)
 
+    def waits(self) -> Iterator[tuple[str, float]]:
+        """(model, since when) of every waiting request."""
+        return ((waiting.request.model, waiting.since) for waiting in self._waiting.values())
+
     def submit(self, request: Request, now: float) -> None:
         """Puts a request into the queue; `assign` takes it out.
 
@@ -119,7 +126,7 @@ class Pool:
         if not self.candidates(request) and not self._hope(request):
             raise NoWorker(f"no worker can take a request for `{request.model}` now", retry_after_s=5.0)
         queued = self._queued_by_model.get(request.model, 0)
-        if queued >= self.settings.max_queued or not self._budgets.queued_bytes.take(request.body_bytes):
+        if queued >= self.rules.max_queued or not self._budgets.queued_bytes.take(request.body_bytes):
             raise QueueFull(f"too many requests for `{request.model}` are waiting", retry_after_s=1.0)
         self._queued_by_model[request.model] = queued + 1
         self._waiting[request.id] = _Waiting(request, now)
@@ -163,7 +170,7 @@ class Pool:
         if self._single is not None:
             return self._single.pick(request, workers, now)
         if self._pair is None or self.partner is None:
-            raise InternalError(f"pool {self.settings.name} has no policy that fits its shape")
+            raise InternalError(f"pool {self.rules.name} has no policy that fits its shape")
         prefills = self.partner.candidates(request)
         return self._pair.pick_pair(request, prefills, workers, now) if prefills else None
 
@@ -201,9 +208,7 @@ class Pool:
         """Charges one leg to a worker. Outside this class only the partner pool of a pair calls it."""
         worker = self.roster.workers.get(name)
         if worker is None:
-            raise InternalError(
-                f"the policy of pool {self.settings.name} chose {name!r}, which was not offered"
-            )
+            raise InternalError(f"the policy of pool {self.rules.name} chose {name!r}, which was not offered")
         if worker.mirror.idle:
             worker.last_sign = now
         lease = Lease(
@@ -307,7 +312,7 @@ class Pool:
         request = waiting.request
         if not self.candidates(request) and not self._hope(request):
             return NoWorker(f"no worker can take a request for `{request.model}` now", retry_after_s=5.0)
-        limit = waiting.since + self.settings.max_wait_s
+        limit = waiting.since + self.rules.max_wait_s
         if request.deadline is not None:
             limit = min(limit, request.deadline)
         if now < limit:
@@ -323,7 +328,7 @@ class Pool:
             return False
         queued = worker.mirror.queued_tokens
         prefill_s = worker.step.prefill_s(queued) if worker.step else queued * _PREFILL_PRIOR_S
-        patience_s = min(max(self.settings.stall_min_s, 3 * prefill_s), self.settings.stall_max_s)
+        patience_s = min(max(self.rules.stall_min_s, 3 * prefill_s), self.rules.stall_max_s)
         return now - worker.last_sign > patience_s
 
     # --- eligibility ---------------------------------------------------------------------------------
@@ -347,7 +352,7 @@ class Pool:
         return self._room(fitting, request.sequences)
 
     def _room(self, workers: Sequence[Worker], sequences: int = 1) -> Sequence[Worker]:
-        if not self.settings.late_binding:
+        if not self.rules.late_binding:
             return workers
         return [w for w in workers if w.slots is None or w.slots - w.sequences >= min(sequences, w.slots)]
 
@@ -359,6 +364,6 @@ class Pool:
             if state is not State.READY and states.count(state)
         )
         return (
-            f"<Pool {self.settings.name} [{self.queued} queued | {self.in_flight} in flight | "
+            f"<Pool {self.rules.name} [{self.queued} queued | {self.in_flight} in flight | "
             f"{len(states)} workers{', ' + out if out else ''}]>"
         )

@@ -37,6 +37,7 @@ class Request:
         model: as the client named it.
         prompt_tokens: length of the first prompt in tokens; exact when `prompt_tokens_exact`.
         max_tokens: the client's bound on output tokens per sequence, None when it gave none.
+        min_tokens, ignore_eos: what the client demands of the output length.
         sequences: output sequences the engine will decode (n, times the number of prompts), at least 1.
         body_bytes: what the router holds for it while it waits.
         deadline: absolute time (s, same clock as every `now`) after which waiting is pointless.
@@ -59,6 +60,8 @@ class Request:
     prompt_tokens: int = 0
     prompt_tokens_exact: bool = False
     max_tokens: int | None = None
+    min_tokens: int | None = None
+    ignore_eos: bool = False
     sequences: int = 1
     body_bytes: int = 0
     deadline: float | None = None

@@ -21,13 +21,17 @@ _MEMBERS = frozenset({State.STARTING, State.READY, State.SUSPECT, State.EJECTED}
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A worker went from one state to another, or became a new incarnation."""
+    """A worker went from one state to another, or became a new incarnation.
+
+    `lost`: the process that had its streams is gone, or its port is; what is silent will not speak again.
+    """
 
     worker: str
     before: State
     after: State
     reason: str
     incarnation: int
+    lost: bool = False
 
 
 class Roster:
@@ -97,7 +101,7 @@ class Roster:
                 self._warming.append(worker)
             if before is State.ASLEEP and worker.state is State.READY:
                 self._reincarnate(worker, now, "woke up")
-            self._tell(worker, before, worker.health.reason)
+            self._tell(worker, before, worker.health.reason, lost=sign is Sign.REFUSED)
         return changed
 
     def _may_lose_one(self) -> bool:
@@ -138,6 +142,16 @@ class Roster:
             worker.models -= {model}
             self._ready.clear()
 
+    def no_longer_than(self, name: str, model: str) -> frozenset[str]:
+        """Workers whose context for `model` is not longer than this one's: a prompt that it refused for its
+        length is lost on them too. A worker that did not say how long its context is counts among them."""
+        limit = self._workers[name].max_model_len.get(model) if name in self._workers else None
+        return frozenset(
+            w.name
+            for w in self._workers.values()
+            if limit is None or (w.max_model_len.get(model) or 0) <= limit
+        )
+
     def observe(self, name: str, stats: EngineStats, now: float) -> Verdict:
         """Takes a scrape in: progress, sleep, and whether the process behind the URL is still the same."""
         worker = self._workers.get(name)
@@ -171,11 +185,12 @@ class Roster:
         worker.health.failures = worker.health.timeouts = 0
         if worker not in self._warming:
             self._warming.append(worker)
-        self._tell(worker, worker.state, reason)
+        self._tell(worker, worker.state, reason, lost=True)
 
-    def _tell(self, worker: Worker, before: State, reason: str) -> None:
+    def _tell(self, worker: Worker, before: State, reason: str, *, lost: bool) -> None:
         if self._on_change is not None:
-            self._on_change(Change(worker.name, before, worker.state, reason, worker.incarnation))
+            change = Change(worker.name, before, worker.state, reason, worker.incarnation, lost)
+            self._on_change(change)
 
     def warm(self, now: float) -> None:
         """Sets the fading extra cost of the workers that came back lately."""

@@ -145,6 +145,10 @@ class StreamTokens:
         """Tokens that `content_events` events stand for."""
         return round(content_events * self._tokens_per_event.mean((model, worker)))
 
+    def ratio(self, model: str, worker: str) -> float:
+        """Tokens per content event."""
+        return self._tokens_per_event.mean((model, worker))
+
     def learn(self, model: str, worker: str, content_events: int, tokens: int) -> None:
         """Takes the true count of a stream that has ended."""
         if content_events > 0 and tokens > 0:

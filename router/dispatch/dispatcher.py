@@ -36,6 +36,11 @@ class Held:
         """Says how it ended; the account is settled when the block is left."""
         self.outcome, self.reason = outcome, reason
 
+    def settle_now(self, outcome: Outcome = Outcome.OK) -> None:
+        """The engine is done with it: gives the slot back although the block goes on."""
+        self.outcome = outcome
+        self._dispatcher.release(self.lease, outcome, self.reason)
+
     def __enter__(self) -> Held:
         return self
 
@@ -133,7 +138,7 @@ class Dispatcher:
             leases = self.pool.assign(now)
         except Exception:
             # A policy with a bug must not leave its waiters hanging until their deadlines.
-            self._fail_all(InternalError(f"the policy of pool {self.pool.settings.name} failed"))
+            self._fail_all(InternalError(f"the policy of pool {self.pool.rules.name} failed"))
             raise
         self._deliver(leases)
 
@@ -169,4 +174,4 @@ class Dispatcher:
         self.wake()
 
     def __repr__(self) -> str:
-        return f"<Dispatcher {self.pool.settings.name} [{len(self._waiters)} waiting] {self.pool!r}>"
+        return f"<Dispatcher {self.pool.rules.name} [{len(self._waiters)} waiting] {self.pool!r}>"

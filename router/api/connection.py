@@ -1,0 +1,252 @@
+"""One client connection: uvicorn's HTTP protocol with the bounds that traffic from strangers needs.
+
+uvicorn parses and frames. This adds what it leaves open (deadlines for slow senders and slow readers, a bound
+on heads, tidy answers to what is not HTTP/1.1) and tells the application when a client is gone, without a
+task per request that waits for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import httptools
+from uvicorn.config import Config
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.server import ServerState
+
+from router.api.errors import error_body
+from router.core.errors import BadRequest, HeadTooLarge, RouterError
+from router.core.request import Api
+from router.upstream.tuning import tune_socket
+
+log = logging.getLogger("pointsman.connection")
+
+CONNECTION = "pointsman.connection"
+"""Key of the ASGI scope under which a request finds its connection."""
+
+_MAX_HEAD_BYTES = 64 * 1024
+_MAX_HEADERS = 256
+_H2C_PREFACE = b"PRI * HTTP/2"
+
+
+@dataclass(frozen=True, slots=True)
+class ListenerSettings:
+    """Bounds of one listener; times in seconds."""
+
+    head_s: float = 30.0
+    slow_client_s: float = 60.0
+    keep_alive_s: float = 620.0
+    write_buffer_bytes: int = 256 * 1024
+
+
+class PointsmanProtocol(HttpToolsProtocol):
+    """One client connection."""
+
+    def __init__(
+        self,
+        config: Config,
+        server_state: ServerState,
+        settings: ListenerSettings,
+        closing: Callable[[], bool],
+    ) -> None:
+        """`closing` tells whether the port is about to close, so that answers say so."""
+        super().__init__(config, server_state, {})
+        self._settings = settings
+        self._closing = closing
+        self._gone: Callable[[], None] | None = None
+        self._lost = False
+        self._reading = False
+        self._read_timer: asyncio.TimerHandle | None = None
+        self._last_read = 0.0
+        self._write_timer: asyncio.TimerHandle | None = None
+        self._unwritten = 0
+        self._head_bytes = 0
+        self._unframed: int | None = None
+
+    # --- what the application may use -------------------------------------------------------------------
+
+    def when_gone(self, callback: Callable[[], None] | None) -> None:
+        """Calls back once when the client leaves; None takes that back."""
+        self._gone = callback
+        if callback is not None and self._lost:
+            self.loop.call_soon(callback)
+
+    def close_unfinished(self) -> None:
+        """Sends what is buffered and closes without ending the answer, so the client sees that it is cut."""
+        self.cycle.disconnected = True
+        self.transport.close()
+
+    def offer(self, data: bytes) -> bool:
+        """Writes a piece of a chunked answer now, unless the client is behind with what it has."""
+        cycle = self.cycle
+        if not cycle.response_started or cycle.response_complete or not cycle.chunked_encoding:
+            return False
+        if self.flow.write_paused or self.transport.is_closing():
+            return False
+        self.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+        return True
+
+    # --- the connection ------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)  # type: ignore[arg-type]  # asyncio types the argument wider
+        self.transport.set_write_buffer_limits(high=self._settings.write_buffer_bytes)
+        tune_socket(self.transport.get_extra_info("socket"))
+        self._last_read = self.loop.time()
+        self._watch_reading(self._settings.head_s)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._lost = True
+        self._stop_read_timer()
+        self._stop_write_timer()
+        super().connection_lost(exc)
+        callback, self._gone = self._gone, None
+        if callback is not None:
+            callback()
+
+    def data_received(self, data: bytes) -> None:
+        self._last_read = self.loop.time()
+        if self._unframed is not None:
+            self._feed_unframed(data)
+            return
+        if data.startswith(_H2C_PREFACE):
+            # A client that insists on HTTP/2 reads a plain close as "not here" and falls back.
+            self.transport.close()
+            return
+        self._unset_keepalive_if_required()
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            self._ignore_upgrade(data[upgrade.args[0] :])
+        except httptools.HttpParserError as error:
+            cause = error.__cause__ or error.__context__
+            self._refuse(cause.error if isinstance(cause, _Refused) else BadRequest("This is not HTTP/1.1."))
+        # Most requests arrive whole, in one read; only the others need a watch.
+        if self._reading and self._read_timer is None:
+            in_head = self.cycle is None or self.cycle.response_complete
+            self._watch_reading(self._settings.head_s if in_head else self._settings.slow_client_s)
+
+    def _refuse(self, error: RouterError) -> None:
+        if self.transport.is_closing():
+            return
+        body = error_body(error, Api.OTHER)
+        head = (
+            f"HTTP/1.1 {error.status} {error.code}\r\ncontent-type: application/json\r\n"
+            f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
+        )
+        self.transport.write(head.encode() + body)
+        self.transport.close()
+
+    def _ignore_upgrade(self, rest: bytes) -> None:
+        """Serves a request that asked for h2c or a web socket as the HTTP/1.1 request that it also is.
+
+        Java's HTTP client asks for h2c on every first request. The parser stops after such a head, so the
+        body is counted here by its Content-Length; the connection closes afterwards.
+        """
+        length = dict(self.headers).get(b"content-length", b"0")
+        self.cycle.keep_alive = False
+        self._unframed = int(length) if length.isdigit() else 0
+        self._feed_unframed(rest)
+
+    def _feed_unframed(self, data: bytes) -> None:
+        piece = data[: self._unframed or 0]
+        self._unframed = (self._unframed or 0) - len(piece)
+        if piece:
+            self.on_body(piece)
+        if self._unframed == 0 and self.cycle.more_body:
+            self.on_message_complete()
+
+    # --- parser callbacks -------------------------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._head_bytes = 0
+        self.scope[CONNECTION] = self  # type: ignore[literal-required]  # servers may add keys
+        self._reading = True
+
+    def on_url(self, url: bytes) -> None:
+        self._count_head(len(url))
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._count_head(len(name) + len(value))
+        if len(self.headers) >= _MAX_HEADERS:
+            raise _Refused(HeadTooLarge(f"More than {_MAX_HEADERS} headers."))
+        super().on_header(name, value)
+
+    def _count_head(self, size: int) -> None:
+        self._head_bytes += size
+        if self._head_bytes > _MAX_HEAD_BYTES:
+            raise _Refused(HeadTooLarge(f"The request head is larger than {_MAX_HEAD_BYTES} bytes."))
+
+    def on_headers_complete(self) -> None:
+        super().on_headers_complete()
+        if self._closing():
+            self.cycle.keep_alive = False
+
+    def on_message_complete(self) -> None:
+        self._reading = False
+        self._stop_read_timer()
+        super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        self._gone = None
+        super().on_response_complete()
+
+    def _should_upgrade(self) -> bool:
+        return False
+
+    # --- clients that send or take nothing ----------------------------------------------------------------
+
+    def _watch_reading(self, within_s: float) -> None:
+        self._read_timer = self.loop.call_later(within_s, self._check_read, within_s)
+
+    def _check_read(self, within_s: float) -> None:
+        """A head must be whole within its deadline; a body must only go on coming."""
+        self._read_timer = None
+        in_body = self._reading and self.cycle is not None and not self.cycle.response_complete
+        fresh = self.loop.time() - self._last_read < within_s
+        if in_body and (fresh or self.flow.read_paused):
+            self._watch_reading(self._settings.slow_client_s)
+        else:
+            self.transport.abort()
+
+    def _stop_read_timer(self) -> None:
+        if self._read_timer is not None:
+            self._read_timer.cancel()
+            self._read_timer = None
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._unwritten = self.transport.get_write_buffer_size()
+        self._write_timer = self.loop.call_later(self._settings.slow_client_s, self._check_write)
+
+    def resume_writing(self) -> None:
+        self._stop_write_timer()
+        super().resume_writing()
+
+    def _check_write(self) -> None:
+        left = self.transport.get_write_buffer_size()
+        if left >= self._unwritten:
+            log.info("a client took nothing for %.0f s and was cut", self._settings.slow_client_s)
+            self._write_timer = None
+            self.transport.abort()
+            return
+        self._unwritten = left
+        self._write_timer = self.loop.call_later(self._settings.slow_client_s, self._check_write)
+
+    def _stop_write_timer(self) -> None:
+        if self._write_timer is not None:
+            self._write_timer.cancel()
+            self._write_timer = None
+
+
+class _Refused(Exception):
+    """Leaves a parser callback with the answer to give."""
+
+    def __init__(self, error: RouterError) -> None:
+        super().__init__(error.message)
+        self.error = error

@@ -1,0 +1,273 @@
+"""The composition root: everything of one router, built from its settings.
+
+The clock, the wall clock and the way to connect are arguments, so the same router runs on sockets and, whole,
+on a virtual network in virtual time.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from router import __version__
+from router.admission import Admission
+from router.api.admin import admin_routes
+from router.api.front import Front, Identity
+from router.api.keys import Keys
+from router.api.operations import Control, metrics_app, operations_app
+from router.core.budget import Budget, RetryBudget
+from router.core.errors import BadRequest
+from router.core.health import Health, HealthSettings, State
+from router.core.pool import Pool, PoolBudgets, PoolRules
+from router.core.roster import Change, Roster
+from router.core.token_book import TokenBook
+from router.core.worker import Worker
+from router.discovery import Discovery, resolve_with_system
+from router.dispatch import Dispatcher
+from router.fleet import Fleet, Member
+from router.journey import Telemetry
+from router.leg import Legs, LegSettings
+from router.policies import build
+from router.poller import Periods, Poller
+from router.proxy import Bounds, Proxy
+from router.reaper import reap
+from router.responses import ResponseOwners
+from router.settings.configuration import Settings
+from router.settings.pools import PoolSettings, WorkerSettings
+from router.snapshot import snapshot
+from router.supervisor import Supervisor
+from router.telemetry.metrics import Metrics
+from router.telemetry.request_log import RequestLog, RequestLogSettings
+from router.upstream.client import Upstream
+from router.upstream.connect import Connect
+from router.upstream.origin import Origin
+from router.upstream.settings import UpstreamSettings
+
+log = logging.getLogger("pointsman")
+
+_CALM = frozenset({State.READY, State.STARTING, State.DRAINING, State.GONE, State.ASLEEP})
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """What a router gets from outside.
+
+    Attributes:
+        connect: makes connections to workers.
+        now: monotonic seconds, the running loop's clock.
+        wall: Unix time, for records that outlive the process.
+        open_files: how many files the process may have open.
+    """
+
+    connect: Connect
+    now: Callable[[], float]
+    wall: Callable[[], float]
+    open_files: int
+
+
+class Router:
+    """One router. `data` and `admin` are its ASGI applications; `start` and `aclose` frame its life."""
+
+    def __init__(self, settings: Settings, world: World) -> None:
+        self.settings = settings
+        self._world = world
+        self.draining = False
+        self.keys = Keys(settings.auth)
+        in_flight = Budget("requests in flight", settings.limits.in_flight_bound(world.open_files))
+        self.bodies = Budget("bytes of bodies", settings.limits.buffered_bytes)
+        self.fleet = Fleet(in_flight)
+        self.tokens = TokenBook()
+        self.metrics = Metrics(
+            lambda: snapshot(self.fleet, self.bodies, world.now(), ready=self.why_not_ready() is None),
+            self.fleet.serves,
+            version=__version__,
+        )
+        self.supervisor = Supervisor(world.now, on_restart=self.metrics.task_restarted)
+        self.upstream = Upstream(
+            world.connect,
+            world.now,
+            UpstreamSettings(
+                idle_s=settings.timeouts.upstream_idle_s, write_stall_s=settings.timeouts.write_stall_s
+            ),
+        )
+        self.request_log = _request_log(settings, self.metrics)
+        self._make_pools(in_flight)
+        self._make_path(in_flight)
+        self.poller = Poller(
+            self.fleet,
+            self.upstream,
+            self.supervisor,
+            self.metrics,
+            Periods(settings.health, settings.polling, random.Random(settings.seed)),
+            world.now,
+        )
+        self.discovery = Discovery(self.fleet, self.register, world.now)
+        self._make_doors()
+        self.fleet.on_join = self.poller.watch
+        self.fleet.on_leave = self._left
+
+    # --- building --------------------------------------------------------------------------------------
+
+    def _make_pools(self, in_flight: Budget) -> None:
+        settings = self.settings
+        budgets = PoolBudgets(in_flight, Budget("queued bytes", settings.limits.queue_bytes))
+        for index, (name, pool) in enumerate(settings.pools.items()):
+            rules = PoolRules(
+                name=name,
+                policy=pool.policy,
+                role=pool.role,
+                late_binding=pool.late_binding,
+                max_queued=settings.limits.queue_size,
+                max_wait_s=settings.limits.queue_timeout_s,
+                stall_min_s=settings.health.stall_min_s,
+                stall_max_s=settings.health.stall_max_s,
+            )
+            roster = Roster(min_share=settings.health.min_in_rotation, on_change=self._changed)
+            policy = build(pool.policy, pool.policy_params, settings.seed + index)
+            dispatcher = Dispatcher(
+                Pool(rules, policy, budgets, self.tokens.expected, roster),
+                self._world.now,
+                on_room=self.fleet.wake,
+            )
+            self.fleet.add_pool(dispatcher, pool.model)
+
+    def _make_path(self, in_flight: Budget) -> None:
+        settings = self.settings
+        telemetry = Telemetry(self.metrics, self._world.now, self._world.wall, self.request_log)
+        owners = ResponseOwners(self.fleet)
+        admission = Admission(self.fleet, settings, self.tokens, owners, self._world.now)
+        legs = LegSettings(
+            timeouts=settings.timeouts,
+            pass_client_key=not settings.auth.asks_clients,
+            expose=settings.server.expose_routing_headers,
+        )
+        self.legs = Legs(self.fleet, self.upstream, self.tokens, owners, telemetry, legs)
+        retries = RetryBudget(in_flight, share=settings.retry.budget_share, floor=settings.retry.budget_min)
+        self.proxy = Proxy(admission, self.legs, telemetry, Bounds(self.bodies, retries), settings.retry)
+        self.proxy.on_model_unknown = self._relearn
+
+    def _make_doors(self) -> None:
+        now, server = self._world.now, self.settings.server
+        control = Control(self.fleet, self.keys, self.register, self.why_not_ready, self.metrics.exposition)
+        # The data port is open to strangers: without a key there are no admin routes on it at all.
+        guarded = admin_routes(control, now, guarded=True) if self.keys.has_admin else None
+        rest = operations_app(control, guarded)
+        identity = Identity(
+            prefix=secrets.token_hex(8),
+            headers=server.request_id_headers,
+            passthrough=server.passthrough_paths,
+        )
+        self.data = Front(self.proxy, self.keys, rest, now, identity)
+        self.admin = operations_app(control, admin_routes(control, now, guarded=self.keys.has_admin))
+        self.metrics_only = metrics_app(control)
+
+    # --- life ------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begins the background work and registers the workers of the configuration."""
+        self.supervisor.start("reaper", lambda: reap(self.fleet))
+        if self.request_log is not None:
+            self.supervisor.start("request log", self.request_log.run)
+        for name, pool in self.settings.pools.items():
+            self._start_pool(name, pool)
+
+    def _start_pool(self, name: str, pool: PoolSettings) -> None:
+        for worker in pool.workers:
+            if worker.resolves:
+                self._follow_name(name, worker)
+            else:
+                self.register(name, worker, "config")
+        if pool.workers_file is not None:
+            path = pool.workers_file
+            self.supervisor.start(f"file {path}", lambda: self.discovery.follow_file(name, path))
+
+    def _follow_name(self, pool: str, worker: WorkerSettings) -> None:
+        period_s = self.settings.discovery.dns_interval_s
+        self.supervisor.start(
+            f"dns {worker.origin_url}",
+            lambda: self.discovery.follow_name(pool, worker, resolve_with_system, period_s=period_s),
+        )
+
+    async def aclose(self) -> None:
+        """Ends the background work and every connection to a worker."""
+        await self.supervisor.aclose()
+        await self.upstream.aclose()
+        if self.request_log is not None:
+            await self.request_log.aclose()
+
+    def why_not_ready(self) -> str | None:
+        """None when the router should get traffic, otherwise the reason why not."""
+        if self.draining:
+            return "shutting down"
+        if not len(self.fleet):
+            return "no worker is registered"
+        return None if self.fleet.ready else "no worker is ready"
+
+    # --- workers ---------------------------------------------------------------------------------------
+
+    def register(self, pool: str, settings: WorkerSettings, source: str) -> Member:
+        """Adds a worker to a pool. Raises BadRequest for an unknown pool, or a name or address in use."""
+        dispatcher = self.fleet.dispatchers.get(pool)
+        if dispatcher is None:
+            raise BadRequest(f"No pool is named {pool!r}; there are: {', '.join(self.fleet.dispatchers)}.")
+        if settings.resolves and source == "admin":
+            raise BadRequest("A name that is resolved over and over belongs into the configuration.")
+        pool_settings = self.settings.pools[pool]
+        health = self.settings.health
+        worker = Worker(
+            name=settings.name,
+            role=settings.role or pool_settings.role,
+            barrier_group=pool_settings.barrier_group_of(settings),
+            slots=pool_settings.slots_of(settings),
+            capacity=settings.capacity or 1.0,
+            health=Health(
+                HealthSettings(health.timeouts_to_eject, health.failures_to_eject, health.warmup_s)
+            ),
+        )
+        secret = settings.api_key or self.settings.auth.api_key
+        member = Member(
+            worker=worker,
+            origin=Origin.parse(settings.origin_url),
+            dispatcher=dispatcher,
+            url=settings.origin_url,
+            key=secret.get_secret_value().encode() if secret is not None else None,
+            source=source,
+            model=settings.model or pool_settings.model,
+        )
+        self.fleet.join(member, self._world.now())
+        log.info("worker %s joins pool %s (%s)", member.name, pool, source)
+        return member
+
+    def _left(self, member: Member) -> None:
+        self.poller.unwatch(member)
+        self.upstream.forget(member.origin)
+        self.tokens.streams.forget(member.name)
+
+    def _relearn(self, name: str) -> None:
+        member = self.fleet.member(name)
+        if member is not None:
+            self.supervisor.start(f"models {name}", lambda: self.poller.refresh_models(member))
+
+    def _changed(self, change: Change) -> None:
+        level = logging.INFO if change.after in _CALM else logging.WARNING
+        log.log(level, "worker %s is %s: %s", change.worker, change.after.value, change.reason)
+        self.metrics.worker(change.worker).entered(change.after.value)
+        if change.lost:
+            self.legs.lost_worker(change.worker)
+            self.tokens.streams.forget(change.worker)
+        if change.after is State.READY:
+            self.fleet.wake()
+
+    def __repr__(self) -> str:
+        return f"<Router {self.fleet!r} {self.upstream!r} {self.supervisor!r}>"
+
+
+def _request_log(settings: Settings, metrics: Metrics) -> RequestLog | None:
+    path = settings.request_log.path
+    if path is None:
+        return None
+    log_settings = RequestLogSettings(path=path, salt_file=settings.request_log.salt_file)
+    return RequestLog(log_settings, on_drop=metrics.request_log_dropped.add)

@@ -1,0 +1,42 @@
+"""The three learned lengths together, and the one place that decides what a finished answer teaches them."""
+
+from __future__ import annotations
+
+from router.core.answer import Usage
+from router.core.body_text import PromptSize
+from router.core.request import Request
+from router.core.tokens import OutputTokens, PromptTokens, StreamTokens
+
+
+class TokenBook:
+    """Prompt lengths, tokens of running streams, and output lengths, all learned from engines' usage."""
+
+    __slots__ = ("outputs", "prompts", "streams")
+
+    def __init__(self) -> None:
+        self.prompts = PromptTokens()
+        self.streams = StreamTokens()
+        self.outputs = OutputTokens()
+
+    def expected(self, request: Request) -> int:
+        """Output tokens expected of all sequences of a request together, at least 1."""
+        if not request.api.generates:
+            return 1
+        one = self.outputs.expected(
+            request.model,
+            max_tokens=request.max_tokens,
+            min_tokens=request.min_tokens,
+            ignore_eos=request.ignore_eos,
+        )
+        return one * request.sequences
+
+    def learn(self, request: Request, size: PromptSize, usage: Usage) -> None:
+        """A whole answer of this request was had, with this usage."""
+        if usage.prompt_tokens is not None:
+            self.prompts.learn(request.model, size, usage.prompt_tokens)
+        # A length that the client dictated says nothing about what the model would have written.
+        if usage.completion_tokens and request.api.generates and not request.ignore_eos:
+            self.outputs.learn(request.model, usage.completion_tokens // request.sequences)
+
+    def __repr__(self) -> str:
+        return f"<TokenBook {self.prompts!r} {self.streams!r} {self.outputs!r}>"

@@ -1,0 +1,101 @@
+"""Where workers come from while the router runs: a watched file, and names that resolve to many addresses.
+
+Level-triggered: each look compares what should be there with what is, so a missed change is made up for by
+the next look. A source that cannot be read right now changes nothing: an empty answer because the resolver is
+down must not empty the fleet.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Awaitable, Callable, Iterable
+from pathlib import Path
+from urllib.parse import urlsplit, urlunsplit
+
+from router.fleet import Fleet
+from router.settings.pools import WorkerSettings, read_workers_file
+
+log = logging.getLogger("pointsman.discovery")
+
+FILE_PERIOD_S = 1.0
+
+Register = Callable[[str, WorkerSettings, str], object]
+"""(pool, worker, source): adds a worker to the fleet."""
+Resolve = Callable[[str, int], Awaitable[list[str]]]
+"""(host, port) to addresses."""
+
+
+class Discovery:
+    """Reconciles the fleet with one source at a time.
+
+    Args:
+        register: makes a member of a worker's settings; raises RouterError when it is taken already.
+    """
+
+    def __init__(self, fleet: Fleet, register: Register, now: Callable[[], float]) -> None:
+        self._fleet = fleet
+        self._register = register
+        self._now = now
+
+    def reconcile(self, pool: str, source: str, wanted: Iterable[WorkerSettings]) -> None:
+        """Makes the workers of `source` in the fleet equal to `wanted`: same name and same URL stay as they
+        are, others leave and join."""
+        desired = {worker.name: worker for worker in wanted}
+        stay = set()
+        for member in [member for member in self._fleet if member.source == source]:
+            kept = desired.get(member.name)
+            if kept is not None and kept.origin_url == member.url:
+                stay.add(member.name)
+                continue
+            log.info("worker %s leaves: it is no longer in %s", member.name, source)
+            self._fleet.leave(member.name, self._now())
+        for name, worker in desired.items():
+            if name not in stay:
+                self._register(pool, worker, source)
+
+    async def follow_file(self, pool: str, path: Path, *, period_s: float = FILE_PERIOD_S) -> None:
+        """Watches a workers file for ever. Its content is compared, not its events: editors replace files,
+        and mounted configuration changes behind a link."""
+        source, seen = f"file {path}", ""
+        while True:
+            try:
+                text = await asyncio.to_thread(path.read_text, encoding="utf-8")
+                if text != seen:
+                    seen = text
+                    self.reconcile(pool, source, read_workers_file(path))
+            except (OSError, UnicodeDecodeError) as error:
+                log.warning("the workers file %s cannot be read (%s); its workers stay", path, error)
+            except ValueError as error:
+                log.warning("%s; its workers stay as they were", error)
+            await asyncio.sleep(period_s)
+
+    async def follow_name(
+        self, pool: str, template: WorkerSettings, resolve: Resolve, *, period_s: float
+    ) -> None:
+        """Resolves the host of `template` for ever; each address becomes a worker of its own."""
+        source = f"dns {template.origin_url}"
+        parts = urlsplit(template.origin_url)
+        port = parts.port or {"http": 80, "https": 443}[parts.scheme]
+        while True:
+            try:
+                addresses = await resolve(parts.hostname or "", port)
+            except OSError as error:
+                log.warning("%s does not resolve (%s); its workers stay", template.origin_url, error)
+            else:
+                workers = []
+                for address in sorted(set(addresses)):
+                    host = f"[{address}]" if ":" in address else address
+                    url = urlunsplit((parts.scheme, f"{host}:{port}", parts.path, "", ""))
+                    name = f"{template.name}/{host}"
+                    workers.append(template.model_copy(update={"url": url, "name": name}))
+                if workers:
+                    self.reconcile(pool, source, workers)
+            await asyncio.sleep(period_s)
+
+
+async def resolve_with_system(host: str, port: int) -> list[str]:
+    """Addresses of a name, as the system resolves it. Raises OSError (socket.gaierror)."""
+    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return [str(address[0]) for *_, address in found]

@@ -1,0 +1,167 @@
+"""The pools and workers of one router: who serves which model, and where each worker listens.
+
+The one place where a worker's name meets its address and key. The core knows names only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from router.core.budget import Budget
+from router.core.errors import BadRequest, NotFound, NoWorker
+from router.core.health import Sign, State
+from router.core.worker import Worker
+from router.dispatch import Dispatcher
+from router.upstream.origin import Origin
+
+
+@dataclass(slots=True, eq=False)
+class Member:
+    """One worker with what is needed to reach it.
+
+    Attributes:
+        key: sent as its bearer token; None passes the client's own on, where that is allowed.
+        url: as it was registered.
+        source: who registered it ("config", a file, a DNS name, "admin"); a source only removes its own.
+        model: the one it was declared to serve; None when its list of models is believed instead.
+    """
+
+    worker: Worker
+    origin: Origin
+    dispatcher: Dispatcher
+    url: str = ""
+    key: bytes | None = field(default=None, repr=False)
+    source: str = "config"
+    model: str | None = None
+    engine_version: str | None = None
+
+    @property
+    def name(self) -> str:
+        return self.worker.name
+
+    @property
+    def shared_address(self) -> bool:
+        return self.worker.shared_address
+
+
+class Fleet:
+    """All members by name, and the dispatchers they belong to.
+
+    State: `_dispatchers` by pool name, `_members` by worker name. Listeners hear when one joins or leaves,
+    so that probing and scraping follow.
+    """
+
+    def __init__(self, in_flight: Budget) -> None:
+        self.in_flight = in_flight
+        self._dispatchers: dict[str, Dispatcher] = {}
+        self._members: dict[str, Member] = {}
+        self._declared: dict[str, str] = {}
+        self.on_join: Callable[[Member], None] = _nobody
+        self.on_leave: Callable[[Member], None] = _nobody
+
+    def add_pool(self, dispatcher: Dispatcher, model: str | None = None) -> None:
+        """Takes a pool in; `model` is the one it was declared to serve."""
+        name = dispatcher.pool.rules.name
+        self._dispatchers[name] = dispatcher
+        if model is not None:
+            self._declared[name] = model
+
+    @property
+    def dispatchers(self) -> dict[str, Dispatcher]:
+        return self._dispatchers
+
+    def __iter__(self) -> Iterator[Member]:
+        return iter(list(self._members.values()))
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+    def member(self, name: str) -> Member | None:
+        return self._members.get(name)
+
+    def join(self, member: Member, now: float) -> None:
+        """Registers a worker. Raises BadRequest when its name or address is taken."""
+        for other in self._members.values():
+            if other.name == member.name or other.origin == member.origin:
+                raise BadRequest(f"A worker with this name or address is registered already: {other.name}.")
+        member.dispatcher.pool.roster.add(member.worker, now)
+        if member.model is not None:
+            member.dispatcher.pool.roster.learn_models(member.name, {member.model: None})
+        self._members[member.name] = member
+        self.on_join(member)
+
+    def leave(self, name: str, now: float) -> Member:
+        """Takes a worker out; its streams finish. Raises NotFound for a name that is not registered."""
+        member = self._members.pop(name, None)
+        if member is None:
+            raise NotFound(f"No worker is named {name!r}.")
+        member.dispatcher.pool.roster.remove(name, now)
+        self.on_leave(member)
+        return member
+
+    def drain(self, name: str, now: float, *, resume: bool = False) -> Member:
+        """Gives a worker no new requests (or, with `resume`, gives it some again once a probe is good)."""
+        member = self._members.get(name)
+        if member is None:
+            raise NotFound(f"No worker is named {name!r}.")
+        sign = Sign.RESUME if resume else Sign.DRAIN
+        member.dispatcher.pool.roster.sign(name, sign, now, "resumed" if resume else "drained by an operator")
+        return member
+
+    def models(self) -> set[str]:
+        """Every name that can be asked for, also while its workers are down."""
+        names = {model for d in self._dispatchers.values() for model in d.pool.roster.models()}
+        return names | set(self._declared.values())
+
+    def serves(self, model: str) -> bool:
+        return any(self._serves(name, d, model) for name, d in self._dispatchers.items())
+
+    def _serves(self, name: str, dispatcher: Dispatcher, model: str) -> bool:
+        roster = dispatcher.pool.roster
+        return bool(roster.ready(model)) or self._declared.get(name) == model or model in roster.models()
+
+    def dispatcher_for(self, model: str) -> Dispatcher | None:
+        """The pool that takes requests for a model: one with a ready worker, else one that knows the name."""
+        known = None
+        for name, dispatcher in self._dispatchers.items():
+            if dispatcher.pool.roster.ready(model):
+                return dispatcher
+            if known is None and self._serves(name, dispatcher, model):
+                known = dispatcher
+        return known or self._learning()
+
+    def _learning(self) -> Dispatcher | None:
+        """While a worker has not told its models yet, any name may turn out to be one of them."""
+        for dispatcher in self._dispatchers.values():
+            if any(w.state is State.STARTING and not w.models for w in dispatcher.pool.roster):
+                return dispatcher
+        return None
+
+    def sole_model(self) -> str | None:
+        """The one model there is, None when there are several or none."""
+        names = self.models()
+        return next(iter(names)) if len(names) == 1 else None
+
+    def require_any(self) -> None:
+        """Raises NoWorker when nothing is registered at all."""
+        if not self._members:
+            raise NoWorker("No worker is registered with this router yet.", retry_after_s=5)
+
+    @property
+    def ready(self) -> bool:
+        """Whether some worker could take a request now."""
+        return any(w.state is State.READY for d in self._dispatchers.values() for w in d.pool.roster)
+
+    def wake(self) -> None:
+        """Lets every pool that has a queue look again: room was made somewhere, or a worker came back."""
+        for dispatcher in self._dispatchers.values():
+            dispatcher.wake()
+
+    def __repr__(self) -> str:
+        pools = " ".join(repr(d.pool) for d in self._dispatchers.values())
+        return f"<Fleet [{len(self._members)} workers] {pools}>"
+
+
+def _nobody(member: Member) -> None:
+    """Nobody listens yet."""

@@ -1,0 +1,326 @@
+"""One leg: a request at one worker, from the first byte sent to the last byte relayed.
+
+Whatever goes wrong before commit leaves as `LegFailed` or UpstreamError, and another worker may be tried.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from router.admission import Job
+from router.api.headers import Header, for_client, for_worker
+from router.api.responder import Responder
+from router.core.answer import read_answer
+from router.core.errors import ConnectFailed, RouterError, UpstreamBroken, UpstreamError
+from router.core.lease import Outcome
+from router.core.request import Api
+from router.core.retry import OUTCOMES, Failure, failure_of_error, failure_of_status
+from router.core.stream import StreamScanner
+from router.core.stream_error import error_event
+from router.core.token_book import TokenBook
+from router.dispatch import Held
+from router.dispatch.dispatcher import outcome_of
+from router.fleet import Fleet, Member
+from router.journey import Journey, Telemetry
+from router.relay import FirstEventError, StreamDeadlines, StreamRelay
+from router.responses import ResponseOwners
+from router.settings.timeouts import TimeoutSettings
+from router.upstream.client import Upstream, WireRequest
+from router.upstream.exchange import Exchange
+
+_MAX_REFUSAL_BYTES = 1024 * 1024
+_MAX_ANSWER_BYTES = 256 * 1024 * 1024
+_TOO_LONG_MARKS = (b"maximum context length", b"longer than the model's context length")
+_JSON_HEADER = ((b"content-type", b"application/json"),)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineAnswer:
+    """What an engine said, to be relayed as it is."""
+
+    status: int
+    headers: Sequence[Header]
+    body: bytes
+
+
+class LegFailed(Exception):
+    """A leg failed before commit: another worker may be tried.
+
+    Attributes:
+        failure: the kind, which decides whether that may be.
+        outcome: what it says about the worker.
+        answer: the engine's own words, when it had any.
+        error: ours, when it had none.
+    """
+
+    def __init__(
+        self,
+        failure: Failure,
+        worker: str,
+        *,
+        answer: EngineAnswer | None = None,
+        error: UpstreamError | None = None,
+    ) -> None:
+        reason = error.message if error else f"answered {answer.status}" if answer else failure.value
+        super().__init__(reason)
+        self.failure = failure
+        self.worker = worker
+        self.outcome: Outcome = outcome_of(error) if error is not None else OUTCOMES[failure]
+        self.answer = answer
+        self.error = error
+        self.reason = reason
+
+
+def leg_failed(error: UpstreamError, worker: str) -> LegFailed:
+    """The failed leg that an error of the exchange amounts to."""
+    return LegFailed(failure_of_error(error), worker, error=error)
+
+
+@dataclass(frozen=True, slots=True)
+class LegSettings:
+    """What legs are run with.
+
+    Attributes:
+        pass_client_key: without a worker key, the client's own goes through.
+        expose: routing headers for every client, not only trusted ones.
+    """
+
+    timeouts: TimeoutSettings
+    pass_client_key: bool
+    expose: bool
+
+
+class Legs:
+    """Runs legs. State: the relays that are under way per worker, to be told when their worker is lost."""
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        upstream: Upstream,
+        tokens: TokenBook,
+        owners: ResponseOwners,
+        telemetry: Telemetry,
+        settings: LegSettings,
+    ) -> None:
+        self._fleet = fleet
+        self._upstream = upstream
+        self._tokens = tokens
+        self._owners = owners
+        self._telemetry = telemetry
+        self._now: Callable[[], float] = telemetry.now
+        self._settings = settings
+        self._relays: dict[str, set[StreamRelay]] = {}
+
+    async def run(self, job: Job, held: Held, responder: Responder, journey: Journey) -> None:
+        """Sends the job to the worker that was chosen and relays the answer.
+
+        Raises:
+            LegFailed, UpstreamError: nothing was committed unless `responder.started`.
+        """
+        member = self._fleet.member(held.lease.worker)
+        if member is None:
+            raise ConnectFailed("The worker left just now.")
+        with await self._open(job, member, journey) as exchange:
+            if exchange.status >= 400:
+                await self._refused(job, member, exchange)
+            leg = _Leg(job, held, responder, journey, member, exchange)
+            if job.request.api.generates and _is_event_stream(exchange.headers):
+                await self._stream(leg)
+            elif job.request.api.generates or _is_json(exchange.headers):
+                await self._whole(leg)
+            else:
+                await self._raw(leg)
+        journey.outcome = Outcome.OK
+
+    async def _open(self, job: Job, member: Member, journey: Journey) -> Exchange:
+        attempt = job.request.attempt
+        request_id = f"{job.call.id}-r{attempt}" if attempt else job.call.id
+        headers = for_worker(
+            job.call.headers,
+            request_id=request_id.encode(),
+            key=member.key,
+            pass_key=self._settings.pass_client_key,
+            trusted=job.request.trusted,
+            plain=job.request.api.generates,
+        )
+        wire = WireRequest(job.call.method, job.call.target, headers, job.payload, job.content_length)
+        phase = "first_event" if job.request.stream else "total"
+        try:
+            exchange = await self._upstream.open(member.origin, wire, headers_by=job.answer_by, phase=phase)
+        except UpstreamError:
+            journey.responded(member.name, None)
+            raise
+        journey.responded(member.name, exchange.status)
+        return exchange
+
+    async def _refused(self, job: Job, member: Member, exchange: Exchange) -> None:
+        """An engine's own error status: which kind it is decides whether another worker may do better."""
+        body = await exchange.read_all(max_bytes=_MAX_REFUSAL_BYTES, until=job.answer_by)
+        answer = EngineAnswer(
+            exchange.status, _without_length(for_client(exchange.headers, streamed=False)), body
+        )
+        failure = failure_of_status(exchange.status) or Failure.SERVER_ERROR
+        if exchange.status in (401, 403) and member.key is not None:
+            failure = Failure.KEY_REFUSED
+        elif exchange.status == 404 and b"model" in body.lower() and b"does not exist" in body:
+            failure = Failure.MODEL_UNKNOWN
+        elif exchange.status == 400 and any(mark in body for mark in _TOO_LONG_MARKS):
+            failure = Failure.TOO_LONG
+        raise LegFailed(failure, member.name, answer=answer)
+
+    # --- streams ---------------------------------------------------------------------------------------
+
+    async def _stream(self, leg: _Leg) -> None:
+        request = leg.job.request
+        scanner = StreamScanner(request.api, hide_usage=leg.job.hide_usage, choices=request.sequences)
+        relay = StreamRelay(leg.exchange, scanner, leg.held, leg.journey, self._deadlines(leg.job), self._now)
+        series = self._telemetry.metrics.request(leg.journey.call.route.label, request.model)
+        relay.estimate_with(
+            self._tokens.streams.ratio(request.model, leg.member.name), series.inter_token.observe
+        )
+        relays = self._relays.setdefault(leg.member.name, set())
+        relays.add(relay)
+        try:
+            await self._relay(leg, relay, scanner)
+        finally:
+            relays.discard(relay)
+            leg.journey.heard(scanner.facts)
+
+    async def _relay(self, leg: _Leg, relay: StreamRelay, scanner: StreamScanner) -> None:
+        try:
+            first = await relay.until_commit()
+        except FirstEventError as error:
+            answer = EngineAnswer(error.status, _JSON_HEADER, error.body)
+            raise LegFailed(error.failure, leg.member.name, answer=answer) from None
+        leg.job.release()
+        if leg.job.request.api is Api.RESPONSES and scanner.facts.answer_id:
+            self._owners.learn(scanner.facts.answer_id, leg.member)
+        leg.journey.committed(leg.exchange.status)
+        await leg.responder.start(leg.exchange.status, self._headers(leg, streamed=True))
+        try:
+            whole = await relay.after_commit(first, leg.responder)
+        except RouterError as error:
+            if relay.at_boundary:
+                await leg.responder.write(self._farewell(leg, scanner, error))
+            raise
+        self._learn(leg, scanner)
+        if not whole:
+            leg.held.settle(Outcome.FAILED, "broke off its stream")
+            raise UpstreamBroken("The worker broke off its answer.")
+        leg.journey.finished(leg.exchange.status)
+        await leg.responder.finish()
+
+    def _farewell(self, leg: _Leg, scanner: StreamScanner, error: RouterError) -> bytes:
+        request = leg.job.request
+        facts = scanner.facts
+        return error_event(
+            request.api, error, answer_id=facts.answer_id, model=request.model, sequence_number=facts.events
+        )
+
+    def _deadlines(self, job: Job) -> StreamDeadlines:
+        timeouts = self._settings.timeouts
+        return StreamDeadlines(
+            first_event_by=job.answer_by,
+            comments_commit_at=self._now() + timeouts.comment_commit_s,
+            idle_s=timeouts.idle_s,
+            idle_lost_worker_s=timeouts.idle_lost_worker_s,
+            keep_alive_s=timeouts.keep_alive_s,
+        )
+
+    def _learn(self, leg: _Leg, scanner: StreamScanner) -> None:
+        facts = scanner.facts
+        usage = facts.usage
+        if usage is not None:
+            self._tokens.learn(leg.job.request, leg.job.size, usage)
+            if usage.completion_tokens is not None:
+                self._tokens.streams.learn(
+                    leg.job.request.model, leg.member.name, facts.content_events, usage.completion_tokens
+                )
+
+    def lost_worker(self, name: str) -> None:
+        """A worker refuses connections or was born anew: its streams get little time to show life."""
+        for relay in self._relays.get(name, ()):
+            relay.lost_worker()
+
+    def forget_worker(self, name: str) -> None:
+        """A worker left the fleet; the streams that it still has are followed to their end."""
+        if not self._relays.get(name):
+            self._relays.pop(name, None)
+
+    # --- answers that are no event streams ----------------------------------------------------------------
+
+    async def _whole(self, leg: _Leg) -> None:
+        """Reads all of it before the client sees any, so that a broken answer can be had elsewhere."""
+        request = leg.job.request
+        data = await leg.exchange.read_all(max_bytes=_MAX_ANSWER_BYTES, until=leg.job.answer_by)
+        facts = read_answer(request.api, data)
+        if facts.aborted or (facts.error is not None and leg.exchange.status < 300 and request.api.generates):
+            error = UpstreamBroken("The worker aborted its answer.")
+            raise LegFailed(Failure.SERVER_ERROR, leg.member.name, error=error)
+        usage = facts.usage
+        if usage is not None:
+            leg.held.progress(generated_tokens=usage.completion_tokens, prompt_tokens=usage.prompt_tokens)
+            self._tokens.learn(request, leg.job.size, usage)
+            leg.journey.usage = usage
+        if request.api is Api.RESPONSES and facts.id:
+            self._owners.learn(facts.id, leg.member)
+        leg.journey.finish_reason = facts.finish_reasons.get(0)
+        leg.held.settle_now()
+        leg.job.release()
+        leg.journey.committed(leg.exchange.status)
+        leg.journey.finished(leg.exchange.status)
+        headers = _without_length(self._headers(leg, streamed=False))
+        await leg.responder.answer(leg.exchange.status, headers, data)
+
+    async def _raw(self, leg: _Leg) -> None:
+        """Audio, images and the like: passed on as it comes, once its first bytes are there."""
+        data = await leg.exchange.read(leg.job.answer_by, "total")
+        leg.job.release()
+        leg.journey.committed(leg.exchange.status)
+        await leg.responder.start(leg.exchange.status, self._headers(leg, streamed=False))
+        idle_s = self._settings.timeouts.idle_s
+        while data:
+            leg.held.progress()
+            await leg.responder.write(data)
+            data = await leg.exchange.read(self._now() + idle_s, "idle")
+        leg.journey.finished(leg.exchange.status)
+        await leg.responder.finish()
+
+    def _headers(self, leg: _Leg, *, streamed: bool) -> list[Header]:
+        headers = for_client(leg.exchange.headers, streamed=streamed)
+        if streamed:
+            headers = _without_length(headers)
+        headers.append((b"x-request-id", leg.job.call.id.encode()))
+        if self._settings.expose or leg.job.request.trusted:
+            headers.append((b"x-pointsman-worker", leg.member.name.encode()))
+            headers.append((b"x-pointsman-policy", leg.job.dispatcher.pool.policy_name.encode()))
+        return headers
+
+
+@dataclass(frozen=True, slots=True)
+class _Leg:
+    """What the parts of one leg share."""
+
+    job: Job
+    held: Held
+    responder: Responder
+    journey: Journey
+    member: Member
+    exchange: Exchange
+
+
+def _content_type(headers: Sequence[Header]) -> bytes:
+    return next((value for name, value in headers if name == b"content-type"), b"")
+
+
+def _is_event_stream(headers: Sequence[Header]) -> bool:
+    return _content_type(headers).lower().startswith(b"text/event-stream")
+
+
+def _is_json(headers: Sequence[Header]) -> bool:
+    return b"json" in _content_type(headers).lower()
+
+
+def _without_length(headers: Sequence[Header]) -> list[Header]:
+    return [(name, value) for name, value in headers if name != b"content-length"]

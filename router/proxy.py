@@ -1,0 +1,162 @@
+"""The life of one request: admit, place, send, relay, and try elsewhere while nothing is committed.
+
+Readable from top to bottom. Everything that decides is elsewhere: placement in the Pool, what may be tried
+again in `core.retry`, what a stream means in `core.stream`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from router.admission import Admission, Job
+from router.api.errors import error_body, error_headers
+from router.api.headers import Header
+from router.api.intake import HeldBody
+from router.api.responder import Responder
+from router.call import Call
+from router.core.budget import Budget, RetryBudget
+from router.core.errors import ClientGone, InternalError, NoWorker, QueueFull, RouterError, UpstreamError
+from router.core.request import Request
+from router.core.retry import Failure, Tries
+from router.journey import Journey, Telemetry
+from router.leg import LegFailed, Legs, leg_failed
+from router.settings.timeouts import RetrySettings
+
+log = logging.getLogger("pointsman.proxy")
+
+_KEY_REFUSED = "A worker refused the router's own key; this is for the operator of the router to mend."
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Accounts that all requests share: bodies held in memory, and retries under way."""
+
+    bodies: Budget
+    retries: RetryBudget
+
+
+class Proxy:
+    """Serves calls. It has no state of its own: each call lives in one coroutine."""
+
+    def __init__(
+        self, admission: Admission, legs: Legs, telemetry: Telemetry, bounds: Bounds, retry: RetrySettings
+    ) -> None:
+        self._admission = admission
+        self._legs = legs
+        self._telemetry = telemetry
+        self._bounds = bounds
+        self._retry = retry
+        self.on_model_unknown: Callable[[str], None] = _nobody
+        """Told the name of a worker that does not serve a model that it was believed to serve."""
+
+    async def serve(self, call: Call, responder: Responder) -> None:
+        """One call from its head to its last byte. Errors become answers; only CancelledError comes out."""
+        journey = Journey(call, self._telemetry)
+        try:
+            with HeldBody(self._bounds.bodies) as body:
+                job = await self._admission.admit(call, body)
+                await self._attempts(job, responder, journey)
+        except asyncio.CancelledError:
+            journey.cancelled()
+            raise
+        except ClientGone:
+            journey.cancelled()
+        except RouterError as error:
+            await self._refuse(call, responder, journey, error)
+        except Exception:
+            # The request boundary: a bug that one request meets must not take anything else with it.
+            log.exception("request %s met a bug in the router", call.id)
+            bug = InternalError("The router failed to serve this request; please report it.")
+            await self._refuse(call, responder, journey, bug)
+        finally:
+            journey.close()
+
+    async def _attempts(self, job: Job, responder: Responder, journey: Journey) -> None:
+        """Places and sends, elsewhere again as long as the failure and the budgets allow it."""
+        tries = Tries(allowed=self._retry.max_retries if self._retry.enabled and job.repeatable else 0)
+        retries = 0
+        failed: LegFailed | None = None
+        try:
+            while (failed := await self._attempt(job, responder, journey, failed)) is not None:
+                elsewhere = self._elsewhere(job, failed)
+                if elsewhere is None or not tries.another(failed.failure) or not self._bounds.retries.take():
+                    break
+                retries += 1
+                journey.retried(failed.failure)
+                job.request = elsewhere
+        finally:
+            for _ in range(retries):
+                self._bounds.retries.give()
+        if failed is not None:
+            await self._give_up(job, responder, journey, failed)
+
+    async def _attempt(
+        self, job: Job, responder: Responder, journey: Journey, before: LegFailed | None
+    ) -> LegFailed | None:
+        """One placement and one leg. Returns its failure when that left nothing committed."""
+        journey.submitted(job.request)
+        try:
+            held = await job.dispatcher.acquire(job.request)
+        except (NoWorker, QueueFull):
+            if before is None:
+                raise
+            return before  # nobody else has room: the client learns what went wrong, not that
+        with held:
+            journey.placed(held.lease, job.dispatcher.pool)
+            try:
+                await self._legs.run(job, held, responder, journey)
+            except LegFailed as failure:
+                failed = failure
+            except UpstreamError as error:
+                if responder.started:
+                    raise
+                failed = leg_failed(error, held.lease.worker)
+            else:
+                return None
+            held.settle(failed.outcome, failed.reason)
+        journey.outcome = failed.outcome
+        return failed
+
+    def _elsewhere(self, job: Job, failed: LegFailed) -> Request | None:
+        """The same request for another worker; None when there is none that could do better."""
+        request = job.request
+        pool = job.dispatcher.pool
+        avoid = request.avoid | {failed.worker}
+        if failed.failure is Failure.MODEL_UNKNOWN:
+            pool.roster.lose_model(failed.worker, request.model)
+            self.on_model_unknown(failed.worker)
+        elif failed.failure is Failure.TOO_LONG:
+            avoid |= pool.roster.no_longer_than(failed.worker, request.model)
+        elsewhere = replace(request, attempt=request.attempt + 1, avoid=avoid)
+        return elsewhere if pool.candidates(elsewhere) else None
+
+    async def _give_up(self, job: Job, responder: Responder, journey: Journey, failed: LegFailed) -> None:
+        """The last failure goes to the client: the engine's own words when there are any."""
+        if failed.failure is Failure.KEY_REFUSED:
+            log.error("worker %s refuses the worker key (--api-key)", failed.worker)
+            raise UpstreamError(_KEY_REFUSED, sent=True)
+        if failed.answer is None:
+            raise failed.error or InternalError("A leg failed without a reason.")
+        headers: list[Header] = [*failed.answer.headers, (b"x-request-id", job.call.id.encode())]
+        if failed.failure is Failure.BUSY and all(name != b"retry-after" for name, _ in headers):
+            headers.append((b"retry-after", b"1"))
+        journey.finished(failed.answer.status)
+        await responder.answer(failed.answer.status, headers, failed.answer.body)
+
+    async def _refuse(self, call: Call, responder: Responder, journey: Journey, error: RouterError) -> None:
+        """Answers with an error, or, when an answer has begun, ends it so that the client notices."""
+        journey.failed(error, committed=responder.started)
+        if error.status >= 500:
+            log.warning("request %s failed: %s (%s)", call.id, error.message, error.code)
+        if responder.started:
+            responder.abort()
+            return
+        headers = [*error_headers(error), (b"x-request-id", call.id.encode())]
+        await responder.answer(error.status, headers, error_body(error, call.route.api))
+
+
+def _nobody(worker: str) -> None:
+    """Nobody listens yet."""

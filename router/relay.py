@@ -1,0 +1,225 @@
+"""From one engine's event stream to one client: byte for byte, with the mirror advanced on the side.
+
+Two halves with the commit between them. Before it, nothing has reached the client and another worker may be
+tried; after it, a failure is an error event and an unclean end, never a silent cut and never `[DONE]`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import msgspec
+
+from router.api.responder import Responder
+from router.core.answer import EngineError
+from router.core.errors import UpstreamBroken
+from router.core.retry import Failure, failure_of_status
+from router.core.stream import StreamScanner
+from router.core.stream_error import keep_alive
+from router.dispatch import Held
+from router.journey import Journey
+from router.upstream.alarm import Alarm
+from router.upstream.exchange import Exchange
+
+_DONE = b"data: [DONE]"
+_MAX_HELD_BYTES = 64 * 1024
+
+
+class FirstEventError(Exception):
+    """The first event of a stream is an error: the answer should not have been 200.
+
+    Attributes:
+        status, body: of the answer that it should have been.
+    """
+
+    def __init__(self, error: EngineError) -> None:
+        super().__init__(error.message)
+        self.status = error.status or 500
+        detail = {"message": error.message, "type": error.type, "param": None, "code": error.code or None}
+        self.body = msgspec.json.encode({"error": detail})
+        # Without a status of its own it is a fault of the engine's, and so worth a try elsewhere.
+        kind = failure_of_status(self.status)
+        self.failure = Failure.FIRST_EVENT_ERROR if kind in (None, Failure.SERVER_ERROR) else kind
+
+
+@dataclass(frozen=True, slots=True)
+class StreamDeadlines:
+    """Times and patience of one stream, in seconds; the first two are absolute.
+
+    Attributes:
+    first_event_by: the first data event must have come.
+    comments_commit_at: an engine comment after this time commits.
+    idle_s: between two events; idle_lost_worker_s: the same once the worker is known to be lost.
+    keep_alive_s: silence after which the router writes a comment of its own; None: never.
+    """
+
+    first_event_by: float
+    comments_commit_at: float
+    idle_s: float
+    idle_lost_worker_s: float
+    keep_alive_s: float | None
+
+
+class StreamRelay:
+    """Relays one stream of one attempt."""
+
+    __slots__ = (
+        "_api",
+        "_deadlines",
+        "_exchange",
+        "_held",
+        "_idle_s",
+        "_journey",
+        "_now",
+        "_observe_gap",
+        "_quiet",
+        "_responder",
+        "_scanner",
+        "_tokens_per_event",
+    )
+
+    def __init__(
+        self,
+        exchange: Exchange,
+        scanner: StreamScanner,
+        held: Held,
+        journey: Journey,
+        deadlines: StreamDeadlines,
+        now: Callable[[], float],
+    ) -> None:
+        self._api = held.lease.request.api
+        self._exchange = exchange
+        self._scanner = scanner
+        self._held = held
+        self._journey = journey
+        self._deadlines = deadlines
+        self._now = now
+        self._idle_s = deadlines.idle_s
+        self._tokens_per_event = 1.0
+        self._quiet: Alarm | None = None
+        self._responder: Responder | None = None
+        self._observe_gap: Callable[[float], None] | None = None
+
+    @property
+    def at_boundary(self) -> bool:
+        return self._scanner.at_boundary
+
+    def lost_worker(self) -> None:
+        """The worker refuses connections or was born anew: what is silent now will not speak again."""
+        self._idle_s = self._deadlines.idle_lost_worker_s
+        self._exchange.hurry(self._now() + self._idle_s)
+
+    async def until_commit(self) -> bytes:
+        """Reads up to the first data event and returns the bytes that the client gets first.
+
+        Raises:
+            FirstEventError: see there.
+            UpstreamError: see `Exchange.read`.
+        """
+        scanner, facts = self._scanner, self._scanner.facts
+        held_back: list[bytes] = []
+        size = 0
+        while True:
+            data = await self._exchange.read(self._deadlines.first_event_by, "first_event")
+            if not data:
+                raise UpstreamBroken("The worker ended its stream before the first event.")
+            piece = scanner.feed(data)
+            if facts.error is not None and not facts.data_events:
+                raise FirstEventError(facts.error)
+            held_back.append(piece)
+            size += len(piece)
+            waited_enough = facts.comments and self._now() >= self._deadlines.comments_commit_at
+            if facts.data_events or facts.done or waited_enough or size > _MAX_HELD_BYTES:
+                return b"".join(held_back)
+
+    async def after_commit(self, first: bytes, responder: Responder) -> bool:
+        """Relays the rest; the status line was sent. True when the stream came to its proper end.
+
+        False means that the engine itself broke it off in words (an error event, an abort): the words have
+        been passed on, the caller ends the stream uncleanly. Raises UpstreamError when it broke in silence.
+        """
+        self._responder = responder
+        scanner = self._scanner
+        self._start_keep_alive()
+        try:
+            data, piece = first, first
+            last_event = self._now()
+            seen = -1
+            while True:
+                facts = scanner.facts
+                if facts.events != seen:
+                    seen = facts.events
+                    last_event = self._now()
+                    self._advance(last_event)
+                if facts.failed:
+                    await self._write(_without_done(piece))
+                    return False
+                if scanner.complete:
+                    # The lease follows the engine: a client that reads slowly holds no slot.
+                    self._held.settle_now()
+                if piece:
+                    await self._write(piece)
+                data = await self._exchange.read(last_event + self._idle_s, "idle")
+                if not data:
+                    return await self._at_end()
+                piece = scanner.feed(data)
+        finally:
+            if self._quiet is not None:
+                self._quiet.cancel()
+
+    async def _at_end(self) -> bool:
+        rest = self._scanner.flush()
+        if rest:
+            await self._write(rest)
+        if not self._scanner.complete:
+            raise UpstreamBroken("The worker ended its stream before it was complete.")
+        return True
+
+    def _advance(self, now: float) -> None:
+        """Moves the mirror and the gap histogram by what was just read."""
+        facts = self._scanner.facts
+        generated = facts.generated_tokens
+        if generated is None:
+            generated = round(facts.content_events * self._tokens_per_event)
+        self._held.progress(generated_tokens=generated, prompt_tokens=facts.prompt_tokens)
+        gap_s = self._journey.event(now)
+        if self._observe_gap is not None and gap_s:
+            self._observe_gap(gap_s)
+
+    async def _write(self, data: bytes) -> None:
+        if not data or self._responder is None:
+            return
+        await self._responder.write(data)
+        if self._quiet is not None:
+            self._quiet.set(self._now() + (self._deadlines.keep_alive_s or 0.0))
+
+    def estimate_with(self, tokens_per_event: float, observe_gap: Callable[[float], None]) -> None:
+        self._tokens_per_event = tokens_per_event
+        self._observe_gap = observe_gap
+
+    # --- silence -----------------------------------------------------------------------------------------
+
+    def _start_keep_alive(self) -> None:
+        period_s = self._deadlines.keep_alive_s
+        if period_s is None:
+            return
+        self._quiet = Alarm(asyncio.get_running_loop(), self._now, self._speak)
+        self._quiet.set(self._now() + period_s)
+
+    def _speak(self) -> None:
+        """Nothing was written for a while: a comment keeps proxies in between from closing the stream."""
+        if self._responder is not None and self._scanner.at_boundary:
+            self._responder.offer(keep_alive(self._api))
+        if self._quiet is not None:
+            self._quiet.set(self._now() + (self._deadlines.keep_alive_s or 0.0))
+
+
+def _without_done(piece: bytes) -> bytes:
+    """A broken stream must not look complete. A line that begins so cannot be part of a JSON string, in which
+    line ends are escaped."""
+    at = piece.find(_DONE)
+    while at > 0 and piece[at - 1] not in b"\r\n":
+        at = piece.find(_DONE, at + 1)
+    return piece if at < 0 else piece[:at]
