@@ -7,8 +7,9 @@ and `settled`, which the Pool calls and nobody else.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from hashlib import blake2b
 from typing import Protocol, runtime_checkable
 
@@ -82,11 +83,40 @@ class Settles(Protocol):
     def settled(self, lease: Lease, outcome: Outcome, now: float) -> None: ...
 
 
-def tie_break(seed: int, sequence: int, name: str) -> int:
-    """An unbiased, repeatable number for (seed, request, worker); the smallest wins a tie.
+# The stream and the finaliser of splitmix64: Steele, Lea and Flood, "Fast splittable pseudorandom number
+# generators", OOPSLA 2014; the multipliers are variant 13 of Stafford's mixers.
+_GAMMA = 0x9E3779B97F4A7C15
+_MIX_1 = 0xBF58476D1CE4E5B9
+_MIX_2 = 0x94D049BB133111EB
+_64_BITS = (1 << 64) - 1
 
-    A keyed hash rather than a generator: nothing advances, so a pick stays free of side effects, and two
-    requests in a row do not favour the same index.
-    """
-    data = b"%d/%d/%s" % (seed, sequence, name.encode())
+
+def text_key(seed: int, text: str) -> int:
+    """64 bits that stand for a text under a seed. A lone surrogate, which JSON can carry, is text too."""
+    data = b"%d/%s" % (seed, text.encode(errors="surrogatepass"))
     return int.from_bytes(blake2b(data, digest_size=8).digest(), "big")
+
+
+@lru_cache(maxsize=8192)
+def name_key(seed: int, name: str) -> int:
+    """`text_key` of a worker's name, remembered: the same few names are asked for at every pick."""
+    return text_key(seed, name)
+
+
+def tie_break(seed: int, sequence: int, name: str) -> int:
+    """An unbiased, repeatable number of 64 bits for (seed, request, worker), to draw by or to order by.
+
+    A hash rather than a generator: nothing advances, so a pick stays free of side effects, and two requests
+    in a row do not favour the same index. Name and sequence number are each hashed, joined, and mixed again.
+    """
+    return tie_breaks(seed, sequence, (name,))[0]
+
+
+def tie_breaks(seed: int, sequence: int, names: Iterable[str]) -> list[int]:
+    """`tie_break` of many names, one stage at a time: 256 calls would cost more than the hashes."""
+    z = sequence * _GAMMA & _64_BITS
+    z = (z ^ (z >> 30)) * _MIX_1 & _64_BITS
+    z = (z ^ (z >> 27)) * _MIX_2 & _64_BITS
+    mixed = z ^ (z >> 31)
+    stage = [(name_key(seed, name) ^ mixed) * _MIX_1 & _64_BITS for name in names]
+    return [(z ^ (z >> 32)) * _MIX_2 & _64_BITS for z in stage]
