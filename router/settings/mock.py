@@ -41,7 +41,8 @@ class MockGroup(Section):
     seed: int | None = None
     """Seed of its answers; null: as the mock has it."""
     flags: dict[str, FlagValue] = Field(default_factory=dict)
-    """More flags of `pointsman mock`, without their dashes: `{max-model-len: 8192}`."""
+    """More flags of `pointsman mock`, without their dashes: `{max-model-len: 8192}`; true is the flag alone,
+    false the flag with `no-` before it."""
 
     @field_validator("flags")
     @classmethod
@@ -73,8 +74,10 @@ class MockGroup(Section):
         }
         words: list[str] = []
         for name, value in named.items():
-            if value is not None and value is not False:
-                words += [f"--{name}"] if value is True else [f"--{name}", str(value)]
+            if isinstance(value, bool):
+                words.append(f"--{name}" if value else f"--no-{name}")
+            elif value is not None:
+                words += [f"--{name}", str(value)]
         return words
 
     @property

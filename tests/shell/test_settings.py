@@ -388,7 +388,7 @@ def test_a_mock_group_says_itself_in_flags() -> None:
     assert list(group.ports) == [9001, 9002]
     words = group.arguments
     assert words[:6] == ["--model", "qwen2.5-3b", "--gpu", "a40", "--dialect", "vllm"]
-    assert words[6:] == ["--kv-tokens", "100", "--max-model-len", "8192", "--quiet"]
+    assert words[6:] == ["--kv-tokens", "100", "--max-model-len", "8192", "--quiet", "--no-no"]
 
 
 def test_ports_of_mock_groups_must_exist_and_differ() -> None:

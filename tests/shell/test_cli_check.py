@@ -1,0 +1,183 @@
+"""The laws of `pointsman check`, and of the reference that it prints."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from router.__main__ import main
+from router.cli.check import report, warnings
+from router.cli.flags import FLAGS
+from router.cli.reference import reference
+from router.policies import POLICIES
+from router.settings import Settings, load
+from router.settings.keys import all_keys
+
+ROOT = Path(__file__).parents[2]
+MANY_FILES = 1_000_000
+
+
+@pytest.fixture(autouse=True)
+def _bare_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in os.environ:
+        if name.startswith("POINTSMAN_") or name == "WEB_CONCURRENCY":
+            monkeypatch.delenv(name)
+
+
+def pool(**keys: object) -> Settings:
+    return Settings.model_validate({"pools": {"chat": {"workers": ["http://a:1", "http://b:1"], **keys}}})
+
+
+def warned(settings: Settings, open_files: int = MANY_FILES) -> str:
+    return "\n".join(warnings(settings, open_files))
+
+
+def test_the_demo_configuration_is_good_and_warns_of_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "--config", str(ROOT / "config.yaml")]) == 0
+    printed = capsys.readouterr()
+    assert printed.err == ""
+    assert printed.out.startswith("good: ")
+    assert "127.0.0.1:9004" in printed.out
+    assert "warning" not in printed.out
+
+
+def test_the_demo_fleet_is_the_one_that_the_pool_names() -> None:
+    settings = load(ROOT / "config.yaml")
+    (demo,) = settings.pools.values()
+    engines = [f"http://127.0.0.1:{port}" for group in settings.mock.fleet for port in group.ports]
+    assert [worker.url for worker in demo.workers] == engines
+    assert {group.kv_tokens for group in settings.mock.fleet} == {60_000}
+    assert {group.model for group in settings.mock.fleet} == {demo.model}
+
+
+def test_the_report_says_which_policy_each_pool_runs_with_which_parameters() -> None:
+    settings = pool(policy="session_affinity", policy_params={"load_factor": 2})
+    text = "\n".join(report(settings, MANY_FILES))
+    assert "pool chat" in text
+    rule = (POLICIES["session_affinity"].page or "").splitlines()[0]
+    assert f"session_affinity: {rule}" in text
+    assert "load_factor 2, min_in_flight 4" in text
+    assert "at most 10,000" in text
+
+
+def test_the_report_says_what_each_worker_has() -> None:
+    settings = pool(
+        binding="late", slots=8, workers=[{"url": "http://a:1", "capacity": 2.0, "slots": 4}, "http://b:1"]
+    )
+    lines = list(report(settings, MANY_FILES))
+    assert "  binding     late" in lines
+    assert "    a:1  http://a:1  slots 4  capacity 2.0" in lines
+    assert "    b:1  http://b:1  slots 8" in lines
+
+
+def test_workers_of_a_file_are_in_the_report(tmp_path: Path) -> None:
+    (tmp_path / "workers").write_text("http://c:1")
+    text = "\n".join(report(pool(workers_file=str(tmp_path / "workers")), MANY_FILES))
+    assert "2 and a file" in text
+    assert "c:1" in text
+
+
+def test_the_report_never_shows_a_key() -> None:
+    settings = Settings.model_validate(
+        {
+            "auth": {"api_key": "hush-1", "admin_api_key": "hush-2", "client_api_keys": ["hush-3"]},
+            "pools": {"a": {"workers": [{"url": "http://a:1", "api_key": "hush-4"}]}},
+        }
+    )
+    text = "\n".join([*report(settings, MANY_FILES), *warnings(settings, MANY_FILES)])
+    assert "hush" not in text
+    assert "one of 1 keys" in text
+
+
+def test_a_plain_pool_of_two_warns_of_nothing() -> None:
+    assert warned(pool()) == ""
+
+
+@pytest.mark.parametrize(
+    ("keys", "warning"),
+    [
+        ({"server": {"host": "0.0.0.0"}}, "server.host 0.0.0.0 is open to the network"),
+        ({"server": {"host": "gpu-box"}}, "server.host gpu-box is open to the network"),
+        ({"server": {"admin_host": "::"}}, "server.admin_host :: is open to the network"),
+        ({"auth": {"client_api_keys": ["k"]}}, "without auth.api_key workers get no key"),
+        ({"timeouts": {"idle_s": 5}}, "timeouts.idle_lost_worker_s is above"),
+        ({"timeouts": {"upstream_idle_s": 5}}, "timeouts.upstream_idle_s is not below 5 s"),
+        ({"pools": {"a": {}}}, "pool a starts with no worker"),
+        ({"pools": {"a": {"workers": ["http://a:1"]}}}, "pool a has one worker"),
+        ({"pools": {"a": {"model": "m"}, "b": {}}}, "of several pools, b must learn"),
+        (
+            {"pools": {"a": {"workers": [{"url": "http://a:1", "capacity": 2}, "http://b:1"]}}},
+            "pool a gives a capacity for some workers only",
+        ),
+        (
+            {
+                "server": {"affinity_headers": ["x-request-id"]},
+                "pools": {"a": {"policy": "session_affinity"}},
+            },
+            "keeps sessions together by x-request-id, which differs for every request",
+        ),
+    ],
+)
+def test_what_is_probably_not_meant_is_warned_of(keys: dict[str, object], warning: str) -> None:
+    assert warning in warned(Settings.model_validate(keys))
+
+
+def test_addresses_of_this_machine_are_not_open() -> None:
+    for host in ("127.0.0.1", "127.0.0.2", "::1", "localhost"):
+        assert "open to the network" not in warned(Settings.model_validate({"server": {"host": host}}))
+
+
+def test_a_worker_that_late_binding_cannot_use_is_warned_of(tmp_path: Path) -> None:
+    (tmp_path / "workers").write_text("http://c:1")
+    settings = pool(
+        binding="late", workers=[{"url": "http://a:1", "slots": 2}], workers_file=str(tmp_path / "workers")
+    )
+    assert "binds late, but c:1 has no slots" in warned(settings)
+
+
+def test_few_open_files_are_warned_of() -> None:
+    assert "limit of 300 open files leaves room for 14" in warned(pool(), 300)
+
+
+def test_notices_and_warnings_are_part_of_the_report(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "--request-timeout-secs", "30"]) == 0
+    out = capsys.readouterr().out
+    assert "note: --request-timeout-secs bounds" in out
+    assert "warning: pool default starts with no worker" in out
+
+
+# --- the reference ------------------------------------------------------------------------------------
+
+
+def test_the_reference_in_docs_is_the_one_that_the_settings_make() -> None:
+    page = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
+    assert page == reference(), "run: pointsman check --print-reference > docs/configuration.md"
+
+
+def test_the_reference_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "--print-reference"]) == 0
+    assert capsys.readouterr().out == reference()
+
+
+def test_every_key_has_a_meaning() -> None:
+    assert [key.path for key in all_keys(Settings) if not key.meaning] == []
+
+
+def test_every_key_and_every_flag_is_in_the_reference() -> None:
+    page = reference()
+    assert [key.path for key in all_keys(Settings) if f"| `{key.path}` |" not in page] == []
+    assert [flag.name for flag in FLAGS if f"`{flag.name}`" not in page] == []
+
+
+def test_the_reference_shows_default_bounds_unit_flag_and_variable() -> None:
+    page = reference()
+    row = next(line for line in page.splitlines() if line.startswith("| `limits.queue_timeout_s` |"))
+    for cell in (
+        "`30`",
+        "above 0 and at most 86400 s",
+        "`--queue-timeout-secs`",
+        "`POINTSMAN_LIMITS__QUEUE_TIMEOUT_S`",
+    ):
+        assert cell in row
