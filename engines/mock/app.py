@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import time
 
-from engines.mock.apis import VLLM_APIS
+from engines.mock.admin import admin_routes
 from engines.mock.front import Endpoint, Front
 from engines.mock.process import EngineProcess
 from engines.mock.rest import rest_app
-from engines.mock.serving import Api, serve
 from engines.mock.settings import MockSettings
-from engines.mock.wire import Request
+from engines.mock.sglang_dialect import sglang_dialect
+from engines.mock.vllm_dialect import vllm_dialect
 
 
 def create_app(settings: MockSettings | None = None, *, unix_origin_s: float | None = None) -> Front:
@@ -26,26 +26,14 @@ def create_app(settings: MockSettings | None = None, *, unix_origin_s: float | N
     Raises:
         SettingsError: the settings describe an engine that cannot be.
     """
+    settings = settings or MockSettings()
     origin = time.time() if unix_origin_s is None else unix_origin_s  # noqa: TID251 - the composition root
-    process = EngineProcess(settings or MockSettings(), origin)
+    process = EngineProcess(settings, origin)
+    routes: dict[str, dict[str, Endpoint]] = {}
+    front = Front(process, routes)
     rest = rest_app()
-    front = Front(process, _routes(), rest)
-    rest.state.front = front
+    dialect = vllm_dialect if settings.dialect == "vllm" else sglang_dialect
+    dialect(front, routes, rest)
+    rest.include_router(admin_routes(front))
+    front.rest = rest
     return front
-
-
-def _routes() -> dict[str, dict[str, Endpoint]]:
-    routes = {path: {"POST": _generation(api)} for path, api in VLLM_APIS.items()}
-    routes["/health"] = {"GET": _health}
-    return routes
-
-
-def _generation(api: Api) -> Endpoint:
-    async def endpoint(request: Request, process: EngineProcess) -> None:
-        await serve(request, process, api)
-
-    return endpoint
-
-
-async def _health(request: Request, _: EngineProcess) -> None:
-    await request.answer(200, b"")

@@ -121,3 +121,9 @@ def event_sglang(refusal: Refusal) -> bytes:
 def event_anthropic(refusal: Refusal) -> bytes:
     """Return the error event of the Messages API."""
     return b"event: error\ndata: " + body_anthropic(refusal) + b"\n\n"
+
+
+def event_responses(refusal: Refusal) -> bytes:
+    """Return the error event of the Responses API."""
+    data = {"code": str(refusal.status), "message": refusal.message, "param": refusal.param, "type": "error"}
+    return b"event: error\ndata: " + msgspec.json.encode(data) + b"\n\n"

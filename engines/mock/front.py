@@ -59,13 +59,10 @@ class Front:
 
     Args:
         process: the engine process behind it.
-        routes: fast routes, path to method to endpoint.
-        rest: the application for every other path.
+        routes: fast routes, path to method to endpoint. `rest` is set to the application for other paths.
     """
 
-    def __init__(
-        self, process: EngineProcess, routes: Mapping[str, Mapping[str, Endpoint]], rest: Asgi
-    ) -> None:
+    def __init__(self, process: EngineProcess, routes: Mapping[str, Mapping[str, Endpoint]]) -> None:
         self.process = process
         self.faults = FaultTable()
         self.http = HttpAccount()
@@ -73,7 +70,7 @@ class Front:
         self.seen_total = 0
         self.in_progress = 0
         self._routes = routes
-        self._rest = rest
+        self.rest: Asgi = _nowhere
 
     def __repr__(self) -> str:
         return f"<Front {self.process!r} {self.in_progress} in progress, {self.faults!r}>"
@@ -81,7 +78,7 @@ class Front:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one ASGI connection."""
         if scope["type"] != "http":
-            await self._rest(scope, receive, send)
+            await self.rest(scope, receive, send)
             return
         self.in_progress += 1
         try:
@@ -168,7 +165,7 @@ class Front:
                 request.sent_bytes += len(message.get("body", b""))
             await request.send(message)
 
-        await self._rest(request.scope, receive, send)
+        await self.rest(request.scope, receive, send)
 
     # --- faults ---------------------------------------------------------------------------------------
 
@@ -199,6 +196,11 @@ class Front:
                 at=request.arrived,
             )
         )
+
+
+async def _nowhere(scope: Scope, receive: Receive, send: Send) -> None:
+    """Stands in until the other routes are there."""
+    raise RuntimeError(f"no application behind the fast routes for {scope.get('path')}")
 
 
 async def _strike_reset(request: Request, _: Fault) -> bool:

@@ -102,7 +102,7 @@ class Generation:
             ready = self._ready()
             if ready:
                 return ready
-            if not await self._woken(patience_s):
+            if not await self._woken(patience_s) and not self.silent:
                 return ()
 
     async def answers(self) -> list[Answer]:

@@ -91,10 +91,10 @@ def completion_ask(fields: Fields, context: Context) -> Ask:
     Raises:
         Refusal: 400 or 404.
     """
-    prompt = fields.required("prompt")
+    fields.required("prompt")
     streaming_options = streaming(fields)
     check_model(fields, context.model)
-    prompts = _prompts(prompt, fields)
+    prompts = prompts_of(fields, "prompt")
     limits = replace(context.limits, default_max_tokens=COMPLETIONS_MAX_TOKENS)
     check_prompt_length(prompts, limits)
     limit = max_tokens(fields.integer("max_tokens"), prompts, limits)
@@ -174,11 +174,17 @@ def _chat_logprobs(fields: Fields) -> int | None:
     return top or 0
 
 
-def _prompts(prompt: object, fields: Fields) -> tuple[tuple[int, ...], ...]:
+def prompts_of(fields: Fields, name: str) -> tuple[tuple[int, ...], ...]:
+    """Read a text, texts, token ids, or lists of token ids.
+
+    Raises:
+        Refusal: 400 when the field is none of these, or empty.
+    """
+    prompt = fields.required(name)
     if isinstance(prompt, str):
         return (_encoded(prompt),)
     if not isinstance(prompt, list) or not prompt:
-        raise fields.wrong("prompt", "a string, a list of strings or token ids")
+        raise fields.wrong(name, "a string, a list of strings or token ids")
     if is_token_ids(prompt):
         return (_checked(prompt),)
     prompts = []
@@ -188,7 +194,7 @@ def _prompts(prompt: object, fields: Fields) -> tuple[tuple[int, ...], ...]:
         elif is_token_ids(item):
             prompts.append(_checked(item))
         else:
-            raise fields.wrong("prompt", "a string, a list of strings or token ids")
+            raise fields.wrong(name, "a string, a list of strings or token ids")
     return tuple(prompts)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from hashlib import blake2b
 from typing import Protocol
 
@@ -38,6 +38,10 @@ class Listener(Protocol):
     def reset_connections(self) -> None:
         """End every open connection the hard way."""
 
+    @property
+    def connections(self) -> int:
+        """Open connections, idle ones too."""
+
 
 class EngineProcess:
     """The server side of one worker URL.
@@ -57,7 +61,7 @@ class EngineProcess:
         self.draining = False
         self._unix_origin_s = unix_origin_s
         self._loop_origin_s: float | None = None
-        self._restart: asyncio.TimerHandle | None = None
+        self._timers: list[asyncio.TimerHandle] = []
         self._drawn = 0
         self._live: dict[str, tuple[Generation, OutputSequence]] = {}
         self.started_unix_s = unix_origin_s
@@ -222,7 +226,7 @@ class EngineProcess:
         else:
             self.fall_silent()
         if back_after_s is not None:
-            self._restart = asyncio.get_running_loop().call_later(back_after_s, self.restart)
+            self._later(back_after_s, self.restart)
 
     def fall_silent(self) -> None:
         """Open streams get no further byte and no end, as vLLM was also seen to do on SIGTERM."""
@@ -242,15 +246,38 @@ class EngineProcess:
             return
         self.up = False
         self.ticker.stop()
-        live, self._live = self._live, {}
-        for generation in {id(generation): generation for generation, _ in live.values()}.values():
-            generation.fail(failure or ConnectionResetError("the engine process crashed"))
+        self._drop_live(failure or ConnectionResetError("the engine process crashed"))
         if self.listener is not None:
             self.listener.close()
             if reset:
                 self.listener.reset_connections()
         delay = self.settings.restart_delay_s if back_after_s is None else back_after_s
-        self._restart = asyncio.get_running_loop().call_later(delay, self.restart)
+        self._later(delay, self.restart)
+
+    def engine_death(self, back_after_s: float | None = None) -> None:
+        """Die as a process does whose engine core was killed: open requests get an error, then the end."""
+        self.die(engine_dead(), reset=False, back_after_s=back_after_s)
+
+    def refuse(self, for_s: float | None) -> None:
+        """Close the listener for a time, or until healed; open connections stay."""
+        if self.listener is not None:
+            self.listener.close()
+            if for_s is not None:
+                self._later(for_s, self._reopen)
+
+    def slow(self, factor: float, for_s: float | None) -> None:
+        """Make steps last longer for a time, or until healed."""
+        self.ticker.slowness = factor
+        if for_s is not None:
+            self._later(for_s, self._full_speed)
+
+    def heal(self) -> None:
+        """End what `refuse` and `slow` did, and bring back a process that is down."""
+        self._full_speed()
+        if self.up:
+            self._reopen()
+        else:
+            self.restart()
 
     def crash(self, fault: Fault) -> None:
         """Die as a killed process does: connections are reset, nothing is said."""
@@ -258,10 +285,11 @@ class EngineProcess:
 
     def restart(self) -> None:
         """Start anew: empty cache, zero counters, a later start time."""
-        if self._restart is not None:
-            self._restart.cancel()
-            self._restart = None
+        for timer in self._timers:
+            timer.cancel()
+        self._timers.clear()
         self.ticker.stop()
+        self._drop_live(ConnectionResetError("the engine process was replaced"))
         self.incarnation += 1
         self.started_unix_s = self.unix_now()
         self._boot()
@@ -272,6 +300,23 @@ class EngineProcess:
     def close(self) -> None:
         """Stop for good: no timer of this process stays on the loop."""
         self.ticker.stop()
-        if self._restart is not None:
-            self._restart.cancel()
-            self._restart = None
+        for timer in self._timers:
+            timer.cancel()
+        self._timers.clear()
+
+    def _drop_live(self, failure: Exception) -> None:
+        live, self._live = self._live, {}
+        for generation in {id(generation): generation for generation, _ in live.values()}.values():
+            generation.fail(failure)
+
+    def _later(self, delay_s: float, action: Callable[[], None]) -> None:
+        loop = asyncio.get_running_loop()
+        self._timers = [timer for timer in self._timers if timer.when() > loop.time()]
+        self._timers.append(loop.call_later(delay_s, action))
+
+    def _reopen(self) -> None:
+        if self.up and self.listener is not None:
+            self.listener.reopen()
+
+    def _full_speed(self) -> None:
+        self.ticker.slowness = 1.0

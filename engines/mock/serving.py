@@ -45,6 +45,8 @@ class Api:
         error_body, error_event: a refusal before and after the head of the answer.
         error_end: what follows an error event.
         keep_alive: whether silence is filled with comments.
+        eager_opening: the opening does not wait for the engine's first output.
+        clip: as in `Limits`.
     """
 
     ask: Callable[[Fields, Context], Ask]
@@ -54,6 +56,7 @@ class Api:
     error_event: Callable[[Refusal], bytes]
     error_end: bytes = b""
     keep_alive: bool = True
+    eager_opening: bool = False
     clip: bool = True
 
 
@@ -76,11 +79,11 @@ async def serve(request: Request, process: EngineProcess, api: Api) -> None:
             await _whole(request, process, api, generation)
 
 
-def read_ask(request: Request, process: EngineProcess, api: Api) -> Ask:
-    """Parse and check a request.
+def fields_of(request: Request, process: EngineProcess, *, clip: bool = True) -> tuple[Fields, Context]:
+    """Parse a JSON body and say what the engine brings to its reading.
 
     Raises:
-        Refusal: whatever is wrong with it.
+        Refusal: 400 for a body that is no JSON object, or a rank that is not here.
     """
     kind = (request.header("content-type") or "").partition(";")[0].strip().lower()
     if kind != "application/json":
@@ -90,12 +93,22 @@ def read_ask(request: Request, process: EngineProcess, api: Api) -> Ask:
     context = Context(
         model=process.settings.name,
         request_id=request.header("x-request-id") or process.draw_id(),
-        limits=Limits(process.hardware.config.max_model_len, clip=api.clip),
+        limits=Limits(process.hardware.config.max_model_len, clip=clip),
         auto_tool_choice=process.settings.enable_auto_tool_choice,
     )
+    return fields, context
+
+
+def read_ask(request: Request, process: EngineProcess, api: Api) -> Ask:
+    """Parse and check a generation request.
+
+    Raises:
+        Refusal: whatever is wrong with it.
+    """
+    fields, context = fields_of(request, process, clip=api.clip)
     ask = api.ask(fields, context)
     if process.settings.dialect == "vllm" and kills_engine(fields):
-        process.die(engine_dead(), reset=False)
+        process.engine_death()
         raise engine_dead()
     priority = request.header("x-vllm-priority")
     if priority is not None and priority.lstrip("-").isdecimal():
@@ -114,11 +127,14 @@ async def _stream(request: Request, process: EngineProcess, api: Api, generation
         process.fingerprint,
         settings.enable_prompt_tokens_details,
     )
+    opening = encoder.opening()
     await request.begin_stream()
     try:
-        await _events(
-            request, generation, encoder, settings.sse_keep_alive_interval_s if api.keep_alive else 0.0
-        )
+        if api.eager_opening:
+            for data in opening:
+                await request.event(data)
+        patience_s = settings.sse_keep_alive_interval_s if api.keep_alive else 0.0
+        await _events(request, generation, encoder, opening, patience_s)
     except Refusal as refusal:
         await request.event(api.error_event(refusal))
         if api.error_end:
@@ -131,12 +147,15 @@ async def _stream(request: Request, process: EngineProcess, api: Api, generation
 
 
 async def _events(
-    request: Request, generation: Generation, encoder: StreamEncoder, patience_s: float
+    request: Request,
+    generation: Generation,
+    encoder: StreamEncoder,
+    opening: Iterator[bytes],
+    patience_s: float,
 ) -> None:
     """Send a stream's events as the engine produces them, each on its own."""
     event = request.event
     late_text = _LateText() if request.fault("empty") is not None else None
-    opening = encoder.opening()
     while not generation.finished:
         pieces = await generation.pieces(patience_s)
         if not pieces:
