@@ -54,6 +54,7 @@ class FakeEngine:
     worker: str | None = None
     usage: bool = True
     cached_tokens: int | None = None
+    models_path: str | None = "/v1/models"
     reset_path: str | None = "/reset_prefix_cache"
     behave: Callable[[Seen], str] = lambda seen: ""
     asides: list[Seen] = field(default_factory=list)
@@ -64,11 +65,13 @@ class FakeEngine:
 
     async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
         seen = await self._read(scope, receive)
-        if seen.path == "/v1/models":
+        if seen.path == self.models_path:
             card = {"id": self.model, "object": "model", "max_model_len": self.max_model_len}
             await _json(send, 200, {"object": "list", "data": [card]})
         elif seen.path in ("/reset_prefix_cache", "/flush_cache"):
             await self._reset(seen.path, send)
+        elif seen.path == "/v1/models":
+            await _json(send, 404, {"detail": "Not Found"})
         elif not seen.fields.get("stream"):
             self.asides.append(seen)
             await _json(send, 200, {"choices": [], "usage": self._usage(seen)})

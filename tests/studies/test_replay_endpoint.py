@@ -120,6 +120,7 @@ def test_deadlines_end_a_request_when_they_say() -> None:
 def test_the_total_deadline_ends_a_stream_that_makes_progress() -> None:
     _, reply, sent = stream(FakeEngine(token_s=5.0), max_tokens=100)
     assert reply.failure is not None
+    assert reply.failure.kind == "deadline_total"
     assert reply.ended is not None
     assert reply.ended - sent == pytest.approx(DEADLINES.total_s, abs=0.01)
 
@@ -160,6 +161,13 @@ def test_the_first_model_is_taken_or_the_one_that_was_asked_for() -> None:
     assert with_endpoint(engine, lambda e: e.model("fake")).max_model_len == 512
     unlisted = with_endpoint(engine, lambda e: e.model("other"))
     assert (unlisted.id, unlisted.max_model_len) == ("other", None)
+
+
+def test_an_engine_without_a_model_list_is_used_by_the_name_given() -> None:
+    engine = FakeEngine(models_path=None)
+    assert with_endpoint(engine, lambda e: e.model("mine")) == ModelCard("mine")
+    with pytest.raises(EndpointError, match="/v1/models with 404"):
+        with_endpoint(engine, lambda e: e.model(None))
 
 
 @pytest.mark.parametrize(

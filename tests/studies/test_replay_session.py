@@ -175,6 +175,7 @@ def test_resume_sends_only_what_has_not_succeeded(trace: Path, tmp_path: Path) -
     assert [seen.fields["max_tokens"] for seen in second.engine.streams] == [3, 2]
     assert bodies(second) == bodies(first)[2:]
     assert (report.requests.ok, report.run.runs) == (4, 2)
+    assert "resuming: 2 have succeeded before" in second.said
     third = Play()
     assert third(trace, records=records, resume=True).all_succeeded
     assert third.engine.streams == []

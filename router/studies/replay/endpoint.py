@@ -95,10 +95,13 @@ class Endpoint:
     async def model(self, wanted: str | None) -> ModelCard:
         """The card of the model asked for, or the first one served.
 
-        A model that is not listed gets a card without a length: some engines list less than they serve.
-        Raises EndpointError.
+        A model that is not listed gets a card without a length: some engines list less than they serve, or
+        have no list. Raises EndpointError.
         """
-        body = await self._aside(b"GET", b"/v1/models", b"")
+        status, body = await self._fetch(b"GET", b"/v1/models", b"")
+        if status == 404 and wanted is not None:
+            return ModelCard(wanted)
+        self._check(b"/v1/models", status, body)
         try:
             cards = msgspec.json.decode(body, type=_Models).data
         except msgspec.DecodeError as error:
@@ -153,7 +156,8 @@ class Endpoint:
             "max_tokens": 1,
             "temperature": 0,
         }
-        body = await self._aside(b"POST", PATHS[api], msgspec.json.encode(fields))
+        status, body = await self._fetch(b"POST", PATHS[api], msgspec.json.encode(fields))
+        self._check(PATHS[api], status, body)
         try:
             usage = msgspec.json.decode(body, type=_Answer).usage
         except msgspec.DecodeError as error:
@@ -164,13 +168,11 @@ class Endpoint:
             )
         return usage.prompt_tokens
 
-    async def _aside(self, method: bytes, path: bytes, body: bytes) -> bytes:
-        status, answer = await self._fetch(method, path, body)
+    def _check(self, path: bytes, status: int, body: bytes) -> None:
         if status != 200:
             raise EndpointError(
-                f"{self._origin} answers {path.decode()} with {status}: {error_message(answer)}"
+                f"{self._origin} answers {path.decode()} with {status}: {error_message(body)}"
             )
-        return answer
 
     async def _fetch(self, method: bytes, path: bytes, body: bytes) -> tuple[int, bytes]:
         request = WireRequest(method, path, self._headers, body)
@@ -217,14 +219,14 @@ class Endpoint:
         """Reads to the end of the body. Comments move no deadline: they are no progress."""
         decoder = EventDecoder()
         last = start + deadlines.total_s
-        until, phase = min(start + deadlines.first_event_s, last), "first_event"
+        until, phase = min((start + deadlines.first_event_s, "first_event"), (last, "total"))
         while data := await exchange.read(until, phase):
             now = self._now()
             events = decoder.feed(data)
             for event in events:
                 meter.event(event.data, now)
             if events:
-                until, phase = min(now + deadlines.idle_s, last), "idle"
+                until, phase = min((now + deadlines.idle_s, "idle"), (last, "total"))
             if meter.done and reply.ended is None:
                 reply.ended = now
                 last = until = min(last, now + _AFTER_DONE_S)

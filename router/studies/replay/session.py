@@ -99,6 +99,8 @@ async def replay(options: Options, world: Surroundings) -> Report:
     with open_ledger(
         options.records, _workload(trace, settings), world.started, resume=options.resume
     ) as ledger:
+        if ledger.done:
+            world.console.print(f"resuming: {len(ledger.done)} have succeeded before", highlight=False)
         facts = await _run(trace, settings, planned, (endpoint, options.deadlines, ledger), world)
     return build(
         ledger.records,

@@ -11,23 +11,23 @@ from rich.text import Text
 from router.studies.replay.report import Report
 from router.studies.traces.trace import Distribution
 
-_LATE_S = 0.001
-"""Below this nobody tells apart a request that was late from one that was not."""
+_DIFFERENT = 0.01
+"""Share of the mean TTFT from which on lateness is shown."""
 
 Facts = Iterator[tuple[str, str]]
 
 
 def render(report: Report) -> RenderableType:
     """Latency percentiles first, then one line per fact."""
-    return Group(_latency(report), _facts(report))
+    return Group(Text(_title(report)), _latency(report), _facts(report))
 
 
 def _latency(report: Report) -> RenderableType:
     latency = report.latency
-    table = Table(title=_title(report), title_justify="left", pad_edge=False)
+    table = Table(pad_edge=False)
     for heading in ("", "mean", "p50", "p90", "p99", "max"):
         table.add_column(heading, justify="left" if heading == "" else "right")
-    late = report.client.late_s is not None and report.client.late_s.p99 >= _LATE_S
+    late = _differ(latency.ttft_s, latency.ttft_from_due_s)
     measures = [
         ("TTFT (ms)", latency.ttft_s, 1e3, True),
         ("TTFT from due time (ms)", latency.ttft_from_due_s, 1e3, late),
@@ -40,6 +40,10 @@ def _latency(report: Report) -> RenderableType:
         if wanted:
             table.add_row(name, *_cells(found, scale))
     return table
+
+
+def _differ(sent: Distribution | None, due: Distribution | None) -> bool:
+    return sent is not None and due is not None and due.mean > sent.mean * (1 + _DIFFERENT)
 
 
 def _title(report: Report) -> str:
