@@ -21,6 +21,7 @@ from router.core.errors import BadRequest, InternalError
 from router.core.request import Request
 from router.core.token_book import TokenBook
 from router.dispatch import Dispatcher
+from router.early import EarlyKeepAlive
 from router.fleet import Fleet
 from router.responses import ResponseOwners
 from router.settings.configuration import Settings
@@ -40,6 +41,7 @@ class Job:
         stream_body: instead of them, a body too large to hold; it can be sent once.
         size: length of the prompt, as far as it was measured.
         hide_usage: the usage event was the router's wish; the client must not see it.
+        early: speaks for the router while there is no engine's stream; None: nobody asked for that.
         answer_by: absolute time (s): the first data event of a stream, the whole answer otherwise.
     """
 
@@ -52,6 +54,7 @@ class Job:
     content_length: int | None = None
     size: PromptSize = _UNMEASURED
     hide_usage: bool = False
+    early: EarlyKeepAlive | None = None
 
     @property
     def payload(self) -> bytes | AsyncIterator[bytes]:

@@ -21,6 +21,7 @@ from router.api.operations import Control, metrics_app, operations_app
 from router.core.budget import Budget, RetryBudget
 from router.core.errors import BadRequest
 from router.core.health import Health, HealthSettings, State
+from router.core.poison import PoisonGuard
 from router.core.pool import Pool, PoolBudgets, PoolRules
 from router.core.roster import Change, Roster
 from router.core.token_book import TokenBook
@@ -146,7 +147,10 @@ class Router:
         )
         self.legs = Legs(self.fleet, self.upstream, self.tokens, owners, telemetry, legs)
         retries = RetryBudget(in_flight, share=settings.retry.budget_share, floor=settings.retry.budget_min)
-        self.proxy = Proxy(admission, self.legs, telemetry, Bounds(self.bodies, retries), settings.retry)
+        guard = settings.retry.poison_guard
+        self.poison = PoisonGuard(hold_s=settings.retry.poison_guard_s) if guard else None
+        bounds = Bounds(self.bodies, retries, self.poison, settings.timeouts.early_keep_alive_s)
+        self.proxy = Proxy(admission, self.legs, telemetry, bounds, settings.retry)
         self.proxy.on_model_unknown = self._relearn
 
     def _make_doors(self) -> None:
@@ -258,6 +262,8 @@ class Router:
         if change.lost:
             self.legs.lost_worker(change.worker)
             self.tokens.streams.forget(change.worker)
+            if self.poison is not None:
+                self.poison.lost(change.worker, self._world.now())
         if change.after is State.READY:
             self.fleet.wake()
 

@@ -197,7 +197,10 @@ class Legs:
         if leg.job.request.api is Api.RESPONSES and scanner.facts.answer_id:
             self._owners.learn(scanner.facts.answer_id, leg.member)
         leg.journey.committed(leg.exchange.status)
-        await leg.responder.start(leg.exchange.status, self._headers(leg, streamed=True))
+        if leg.job.early is not None:
+            await leg.job.early.stop()
+        if not leg.responder.started:
+            await leg.responder.start(leg.exchange.status, self._headers(leg, streamed=True))
         try:
             whole = await relay.after_commit(first, leg.responder)
         except RouterError as error:

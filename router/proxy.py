@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 
 from router.admission import Admission, Job
@@ -18,9 +19,21 @@ from router.api.intake import HeldBody
 from router.api.responder import Responder
 from router.call import Call
 from router.core.budget import Budget, RetryBudget
-from router.core.errors import ClientGone, InternalError, NoWorker, QueueFull, RouterError, UpstreamError
+from router.core.errors import (
+    ClientGone,
+    InternalError,
+    NoWorker,
+    Poisonous,
+    QueueFull,
+    RouterError,
+    UpstreamError,
+)
+from router.core.lease import Lease
+from router.core.poison import PoisonGuard
 from router.core.request import Request
 from router.core.retry import Failure, Tries
+from router.core.stream_error import error_event
+from router.early import EarlyKeepAlive
 from router.journey import Journey, Telemetry
 from router.leg import LegFailed, Legs, leg_failed
 from router.settings.timeouts import RetrySettings
@@ -32,10 +45,19 @@ _KEY_REFUSED = "A worker refused the router's own key; this is for the operator 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Accounts that all requests share: bodies held in memory, and retries under way."""
+    """What all requests share.
+
+    Attributes:
+        bodies: bytes of bodies held in memory.
+        retries: retries under way.
+        poison: bodies that kill workers; None: no guard.
+        early_keep_alive_s: silence before the first event after which a comment commits; None: never.
+    """
 
     bodies: Budget
     retries: RetryBudget
+    poison: PoisonGuard | None = None
+    early_keep_alive_s: float | None = None
 
 
 class Proxy:
@@ -58,7 +80,9 @@ class Proxy:
         try:
             with HeldBody(self._bounds.bodies) as body:
                 job = await self._admission.admit(call, body)
-                await self._attempts(job, responder, journey)
+                self._refuse_poison(job)
+                with self._early(job, responder):
+                    await self._attempts(job, responder, journey)
         except asyncio.CancelledError:
             journey.cancelled()
             raise
@@ -73,6 +97,22 @@ class Proxy:
             await self._refuse(call, responder, journey, bug)
         finally:
             journey.close()
+
+    def _early(self, job: Job, responder: Responder) -> AbstractContextManager[object]:
+        period_s = self._bounds.early_keep_alive_s
+        if period_s is None or not (job.request.stream and job.request.api.generates):
+            return nullcontext()
+        job.early = EarlyKeepAlive(
+            responder, job.request.api, job.call.id.encode(), period_s, self._telemetry.now
+        )
+        return job.early
+
+    def _refuse_poison(self, job: Job) -> None:
+        poison = self._bounds.poison
+        if poison is not None and poison.refuses(job.held.data, self._telemetry.now()):
+            raise Poisonous(
+                "Two workers were lost while they served this very request; it is not sent again."
+            )
 
     async def _attempts(self, job: Job, responder: Responder, journey: Journey) -> None:
         """Places and sends, elsewhere again as long as the failure and the budgets allow it."""
@@ -114,11 +154,17 @@ class Proxy:
                 if responder.started:
                     raise
                 failed = leg_failed(error, held.lease.worker)
+                self._suspect(job, held.lease, failed)
             else:
                 return None
             held.settle(failed.outcome, failed.reason)
         journey.outcome = failed.outcome
         return failed
+
+    def _suspect(self, job: Job, lease: Lease, failed: LegFailed) -> None:
+        if self._bounds.poison is not None and failed.failure is Failure.NO_ANSWER:
+            now = self._telemetry.now()
+            self._bounds.poison.broke(job.held.data, lease.worker, lease.incarnation, now)
 
     def _elsewhere(self, job: Job, failed: LegFailed) -> Request | None:
         """The same request for another worker; None when there is none that could do better."""
@@ -138,7 +184,9 @@ class Proxy:
         if failed.failure is Failure.KEY_REFUSED:
             log.error("worker %s refuses the worker key (--api-key)", failed.worker)
             raise UpstreamError(_KEY_REFUSED, sent=True)
-        if failed.answer is None:
+        if failed.answer is None or responder.started:
+            if failed.answer is not None:
+                raise UpstreamError(f"A worker refused the request with {failed.answer.status}.", sent=True)
             raise failed.error or InternalError("A leg failed without a reason.")
         headers: list[Header] = [*failed.answer.headers, (b"x-request-id", job.call.id.encode())]
         if failed.failure is Failure.BUSY and all(name != b"retry-after" for name, _ in headers):
@@ -152,6 +200,9 @@ class Proxy:
         if error.status >= 500:
             log.warning("request %s failed: %s (%s)", call.id, error.message, error.code)
         if responder.started:
+            # Without an engine's event on its way the client is at an event boundary, and can be told.
+            if journey.first_event_at is None:
+                await responder.write(error_event(call.route.api, error))
             responder.abort()
             return
         headers = [*error_headers(error), (b"x-request-id", call.id.encode())]

@@ -85,6 +85,14 @@ class BodyTooLarge(RouterError):
     code = "body_too_large"
 
 
+class Poisonous(RouterError):
+    """Workers died while they served this very body, so it is not tried on more of them for a while."""
+
+    status = 502
+    type = "server_error"
+    code = "workers_lost_on_this_request"
+
+
 class HeadTooLarge(RouterError):
     """More header bytes than any client of this API needs."""
 
