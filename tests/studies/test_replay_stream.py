@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import msgspec
 import pytest
 
+from router.core.sse import EventDecoder
 from router.studies.replay.stream import StreamMeter, error_message
+
+WIRE = Path(__file__).resolve().parents[1] / "wire"
+"""Streams as recorded from vLLM."""
 
 Event = dict[str, object]
 
@@ -153,3 +159,35 @@ def test_the_first_failure_stays() -> None:
 )
 def test_the_sentence_is_found_in_every_shape_of_error_body(body: bytes, said: str) -> None:
     assert error_message(body) == said
+
+
+def recorded(name: str) -> StreamMeter:
+    events = EventDecoder().feed((WIRE / name).read_bytes())
+    return read(*(event.data for event in events))
+
+
+@pytest.mark.parametrize(
+    ("name", "prompt_tokens", "output_tokens"),
+    [("vllm_chat_usage.sse", 19, 3), ("vllm_completions_usage.sse", 3, 3)],
+)
+def test_recorded_answers_of_vllm_are_successes(name: str, prompt_tokens: int, output_tokens: int) -> None:
+    meter = recorded(name)
+    assert meter.end() is None
+    assert meter.usage is not None
+    assert (meter.usage.prompt_tokens, meter.usage.completion_tokens) == (prompt_tokens, output_tokens)
+    assert meter.done
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("vllm_completions_engine_killed.sse", "error_event"),
+        ("vllm_completions_sigterm.sse", "aborted"),
+    ],
+)
+def test_recorded_deaths_of_vllm_are_failures_though_done_follows(name: str, kind: str) -> None:
+    meter = recorded(name)
+    failure = meter.end()
+    assert failure is not None
+    assert failure.kind == kind
+    assert meter.done
