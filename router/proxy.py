@@ -151,7 +151,7 @@ class Proxy:
             except LegFailed as failure:
                 failed = failure
             except UpstreamError as error:
-                if responder.started:
+                if journey.first_event_at is not None:
                     raise
                 failed = leg_failed(error, held.lease.worker)
                 self._suspect(job, held.lease, failed)
@@ -184,10 +184,10 @@ class Proxy:
         if failed.failure is Failure.KEY_REFUSED:
             log.error("worker %s refuses the worker key (--api-key)", failed.worker)
             raise UpstreamError(_KEY_REFUSED, sent=True)
-        if failed.answer is None or responder.started:
-            if failed.answer is not None:
-                raise UpstreamError(f"A worker refused the request with {failed.answer.status}.", sent=True)
+        if failed.answer is None:
             raise failed.error or InternalError("A leg failed without a reason.")
+        if responder.started:
+            raise UpstreamError(f"A worker refused the request with {failed.answer.status}.", sent=True)
         headers: list[Header] = [*failed.answer.headers, (b"x-request-id", job.call.id.encode())]
         if failed.failure is Failure.BUSY and all(name != b"retry-after" for name, _ in headers):
             headers.append((b"retry-after", b"1"))

@@ -35,7 +35,8 @@ class TimeoutSettings(Section):
     keep_alive_s: Seconds | None = 15.0
     """Silence inside a stream after which the router sends a comment of its own; null: never."""
     early_keep_alive_s: Seconds | None = None
-    """The same before the first event; it commits status 200 and ends all retries. null: never."""
+    """The same before the first event; it commits status 200, so a failure can then only be told by an error
+    event. null: never."""
     slow_client_s: Seconds = 60.0
     """A client that takes no byte of a full buffer for so long is cut."""
     client_keep_alive_s: Seconds = 620.0
