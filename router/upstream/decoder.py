@@ -119,7 +119,7 @@ class ResponseDecoder:
         del self._parser
 
     # --- called by the parser ------------------------------------------------------------------------
-    # What they raise comes out of feed_data as an error of the parser; so a fault of our own is noted instead.
+    # What they raise comes out of feed_data as an error of the parser: a fault of our own is noted instead.
 
     def on_message_begin(self) -> None:
         if self.complete:

@@ -32,6 +32,7 @@ class Wire(asyncio.Protocol):
         idle_since: when it was last given back (s).
         asked_at: when the present request left (s).
         error: why the present exchange cannot go on; what was buffered before is still good.
+        connected: there was a socket; TLS may fail before that.
         lost: the socket is gone.
     """
 
@@ -52,6 +53,7 @@ class Wire(asyncio.Protocol):
         "_writing_paused",
         "asked_at",
         "busy",
+        "connected",
         "decoder",
         "error",
         "idle_since",
@@ -73,10 +75,14 @@ class Wire(asyncio.Protocol):
         self.upload: Upload | None = None
         self.busy = False
         self.reused = False
+        self.connected = False
         self.lost = False
         self.error: Exception | None = None
         self.idle_since = 0.0
         self.asked_at = 0.0
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport  # from connection_made on
+        self._alarm = Alarm(self._loop, now, self._overdue)
         self._now = now
         self._settings = settings
         self._on_lost = on_lost
@@ -93,10 +99,10 @@ class Wire(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        # Without a buffer, pause_writing means exactly "the worker has not taken all of it yet".
-        self._transport.set_write_buffer_limits(high=0)
-        self._loop = asyncio.get_running_loop()
-        self._alarm = Alarm(self._loop, self._now, self._overdue)
+        self.connected = True
+        # Without room to buffer, pause_writing means "the worker has not taken all of it yet".
+        # Not 0: TLS transports compare with >= and would pause for ever.
+        self._transport.set_write_buffer_limits(high=1, low=0)
 
     def data_received(self, data: bytes) -> None:
         if not self.busy:
@@ -234,11 +240,12 @@ class Wire(asyncio.Protocol):
         """Close at once; the worker notices that nobody reads on."""
         self._stop_upload()
         self._alarm.cancel()
-        self._transport.abort()
+        if self.connected:
+            self._transport.abort()
 
     @property
     def closing(self) -> bool:
-        return self.lost or self._transport.is_closing()
+        return not self.connected or self.lost or self._transport.is_closing()
 
     @property
     def stale(self) -> bool:

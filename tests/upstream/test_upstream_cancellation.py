@@ -73,7 +73,11 @@ def test_while_waiting_for_the_head() -> None:
 
 def test_while_waiting_for_the_head_on_a_reused_connection() -> None:
     async def scene(stage: Stage) -> None:
-        worker = stage.worker(lambda conversation: conversation.requests == 1 and conversation.send(HELLO))
+        def answers_once(conversation: Conversation) -> None:
+            if conversation.requests == 1:
+                conversation.send(HELLO)
+
+        worker = stage.worker(answers_once)
         (await stage.upstream.open(ORIGIN, ASK)).close()
         await cancel(stage, stage.upstream.open(ORIGIN, ASK, headers_by=stage.loop.time() + 9), 1)
         assert len(worker.conversations) == 1

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -248,7 +249,7 @@ def test_bytes_that_came_before_the_deadline_are_not_lost_to_it() -> None:
     play(scene)
 
 
-def test_a_stream_of_many_events_sets_one_timer() -> None:
+def test_a_stream_of_many_events_sets_one_timer(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scene(stage: Stage) -> None:
         def drip(conversation: Conversation) -> None:
             conversation.send(STREAM_HEAD)
@@ -257,16 +258,19 @@ def test_a_stream_of_many_events_sets_one_timer() -> None:
             stage.loop.call_later(10, conversation.send, b"0\r\n\r\n")
 
         stage.worker(drip)
-        made: list[float] = []
         call_later = stage.loop.call_later
+        made: list[float] = []
+
+        def counted(delay: float, *args: Any, **options: Any) -> asyncio.TimerHandle:
+            made.append(delay)
+            return call_later(delay, *args, **options)
+
         with await stage.upstream.open(ORIGIN, ASK) as exchange:
-            stage.loop.call_later = lambda delay, *args, **kw: (
-                made.append(delay) or call_later(delay, *args, **kw)
-            )  # type: ignore[method-assign]
+            monkeypatch.setattr(stage.loop, "call_later", counted)
             pieces = []
             while piece := await exchange.read(stage.loop.time() + 600):
                 pieces.append(piece)
-            stage.loop.call_later = call_later  # type: ignore[method-assign]
+            monkeypatch.undo()
         assert b"".join(pieces) == b"".join(b"data: %d\n\n" % n for n in range(1000))
         assert made == [600]
 

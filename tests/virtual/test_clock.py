@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
@@ -193,9 +193,11 @@ def test_mains_own_error_comes_out_unchanged() -> None:
     ],
     ids=["thread", "resolve", "name", "connect", "listen", "datagram", "exec", "shell"],
 )
-def test_what_is_outside_the_process_is_refused_with_a_sentence(ask: object) -> None:
+def test_what_is_outside_the_process_is_refused_with_a_sentence(
+    ask: Callable[[asyncio.AbstractEventLoop], Awaitable[object]],
+) -> None:
     async def main() -> None:
-        await ask(asyncio.get_running_loop())  # type: ignore[operator]
+        await ask(asyncio.get_running_loop())
 
     with pytest.raises(RuntimeError, match="virtual loop"):
         run(main())

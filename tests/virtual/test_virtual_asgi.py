@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -176,8 +177,6 @@ def test_a_fastapi_application_with_its_lifespan_runs_as_it_is() -> None:
             log.append("up")
             yield {"secret": 42}
             log.append("down")
-
-        from contextlib import asynccontextmanager
 
         app = FastAPI(lifespan=asynccontextmanager(on))
 
