@@ -12,8 +12,8 @@ request with n > 1 counts once: see `least_tokens` for its weight.
 
 **Parameters.** None.
 
-**Use it when** in doubt: it is the default. With fresh counts it is within a few per cent of knowing the
-work.
+**Use it when** in doubt: it is the default. With fresh counts the response is about a tenth longer than
+with `least_work`, at a load of 0.9 and no heavy tail.
 
 **Not when** a few requests are far longer than the rest (`least_work`), when several routers each see a
 small part of the load (`power_of_two`), or when prompts share long prefixes (`session_affinity`).

@@ -21,9 +21,9 @@ the current one, are the backlog of the calibrated cost of arXiv 2609.16206.
 The smallest wins; ties by hash. The coefficients are the worker's own `step` when every candidate is
 calibrated. They are measured on that worker and hold its speed, so capacity is not applied again. If one
 candidate is not calibrated, all are judged by the prior: seconds of two scales cannot be compared. The
-prior is prefill 4 ms + 60 µs per token, step 15.5 ms + 0.12 ms per sequence + 0.12 µs per KV token
-(Qwen2.5-3B on an A40 under vLLM), divided by capacity. A pool of another size scales all its costs alike,
-so the order rests on the ratio of prefill to decode alone.
+prior is prefill 4 ms + 60 µs per token, step 15.5 ms + 0.12 ms per sequence + 0.12 µs per KV token (our
+estimate for Qwen2.5-3B on an A40 under vLLM), divided by capacity. A pool of another size scales all its
+costs alike, so the order rests on the ratio of prefill to decode alone.
 
 **Parameters.**
 
@@ -61,7 +61,7 @@ PRIOR = StepModel(
     step_per_sequence_s=0.12e-3,
     step_per_kv_token_s=0.12e-6,
 )
-"""Measured regime of Qwen2.5-3B on an A40 under vLLM; stands in until a worker is calibrated."""
+"""An estimate for Qwen2.5-3B on an A40 under vLLM; stands in until a worker is calibrated."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,8 @@ same request draws the same again.
 
 **Use it when** you need a baseline, or a policy that cannot herd because it looks at nothing.
 
-**Not when** there is anything to gain: `power_of_two` costs the same and waits a quarter as long.
+**Not when** there is anything to gain: `power_of_two` is as cheap and answers in about a quarter of the
+time at ρ = 0.9.
 
 **Absent data.** It needs none.
 """

@@ -18,7 +18,7 @@ from router.core.request import Request
 from router.core.worker import StepModel
 from tests.policies.examples import Server, place, policy, request
 
-SERVERS, LOAD, JOBS, WARM_UP = 16, 0.9, 20_000, 2_000
+SERVERS, LOAD, JOBS, WARM_UP = 16, 0.9, 16_000, 2_000
 TOKENS_PER_SERVICE = 10_000
 STEP = StepModel(0.0, 1 / TOKENS_PER_SERVICE, 0.0, 0.0, 0.0)
 
