@@ -2,7 +2,7 @@
 
 While a request waits in the queue, or for its first token, there is no engine stream whose comments could be
 passed on. Writing one of our own commits status 200: a failure after it can only be told by an error event.
-So it is off unless it is asked for. Other workers may still be tried, since comments are no part of an answer.
+So it is off unless it is asked for. Other workers may still be tried: comments are no part of an answer.
 """
 
 from __future__ import annotations
