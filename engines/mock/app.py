@@ -31,7 +31,7 @@ def create_app(settings: MockSettings | None = None, *, unix_origin_s: float | N
     process = EngineProcess(settings, origin)
     routes: dict[str, dict[str, Endpoint]] = {}
     front = Front(process, routes)
-    rest = rest_app()
+    rest = rest_app(settings.dialect)
     dialect = vllm_dialect if settings.dialect == "vllm" else sglang_dialect
     dialect(front, routes, rest)
     rest.include_router(admin_routes(front))

@@ -93,7 +93,23 @@ def body_vllm(refusal: Refusal) -> bytes:
 
 def body_sglang(refusal: Refusal) -> bytes:
     """Return SGLang's flat JSON body."""
-    return msgspec.json.encode({"object": "error", **refusal.fields()})
+    return msgspec.json.encode({"object": "error", **in_sglang_words(refusal).fields()})
+
+
+def body_for(dialect: str, path: str, refusal: Refusal) -> bytes:
+    """Return the JSON body of a refusal in the shape of the route that was asked."""
+    if path.startswith("/v1/messages"):
+        return body_anthropic(refusal)
+    return body_sglang(refusal) if dialect == "sglang" else body_vllm(refusal)
+
+
+def event_for(dialect: str, path: str, refusal: Refusal) -> bytes:
+    """Return the error event of a refusal in the shape of the route that was asked."""
+    if path.startswith("/v1/messages"):
+        return event_anthropic(refusal)
+    if path.startswith("/v1/responses"):
+        return event_responses(refusal)
+    return event_sglang(refusal) if dialect == "sglang" else event_vllm(refusal)
 
 
 def body_anthropic(refusal: Refusal) -> bytes:
@@ -113,9 +129,20 @@ def event_vllm(refusal: Refusal) -> bytes:
     return b"data: " + json.dumps({"error": refusal.fields()}).encode() + b"\n\n"
 
 
+def in_sglang_words(refusal: Refusal) -> Refusal:
+    """Say a refusal as SGLang does where its words differ."""
+    if refusal.status == 503:
+        return Refusal(503, "ServiceUnavailableError", "The request queue is full.")
+    return refusal
+
+
 def event_sglang(refusal: Refusal) -> bytes:
     """Return SGLang's error event."""
-    return b"data: " + json.dumps({"error": {"object": "error", **refusal.fields()}}).encode() + b"\n\n"
+    return (
+        b"data: "
+        + json.dumps({"error": {"object": "error", **in_sglang_words(refusal).fields()}}).encode()
+        + b"\n\n"
+    )
 
 
 def event_anthropic(refusal: Refusal) -> bytes:

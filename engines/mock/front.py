@@ -11,18 +11,21 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 
-from engines.mock.errors import Refusal, body_vllm, event_vllm
+from engines.mock.errors import Refusal, body_for, event_for
 from engines.mock.fault_send import SENDING, FaultySend, pause
 from engines.mock.faults import Fault, FaultTable
 from engines.mock.http_account import HttpAccount
+from engines.mock.per_incarnation import PerIncarnation
 from engines.mock.process import EngineProcess
 from engines.mock.wire import Message, Receive, Request, Scope, Send, Severed, read_body, transport_of
 
 Endpoint = Callable[[Request, EngineProcess], Awaitable[None]]
 Asgi = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-GUARDED = ("/v1", "/v2", "/inference", "/cohere")
-"""Path prefixes that ask for the API key; metrics and health stay open, as in vLLM."""
+VLLM_GUARDED = ("/v1", "/v2", "/inference", "/cohere")
+"""Path prefixes for which vLLM asks for the API key."""
+SGLANG_OPEN = ("/health", "/metrics")
+"""Path prefixes for which SGLang does not ask for it."""
 
 GARBAGE = b"\x15\x03\x03\x00\x02\x02\x28 this is not HTTP \xff\xfe\r\n\r\n"
 
@@ -65,15 +68,21 @@ class Front:
     def __init__(self, process: EngineProcess, routes: Mapping[str, Mapping[str, Endpoint]]) -> None:
         self.process = process
         self.faults = FaultTable()
-        self.http = HttpAccount()
+        self._http_account = PerIncarnation(process, lambda _: HttpAccount())
         self.seen: deque[Seen] = deque(maxlen=SEEN_REQUESTS)
         self.seen_total = 0
         self.in_progress = 0
         self._routes = routes
+        self._dialect = process.settings.dialect
         self.rest: Asgi = _nowhere
 
     def __repr__(self) -> str:
         return f"<Front {self.process!r} {self.in_progress} in progress, {self.faults!r}>"
+
+    @property
+    def http(self) -> HttpAccount:
+        """The HTTP counters of this incarnation."""
+        return self._http_account.get()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one ASGI connection."""
@@ -102,7 +111,7 @@ class Front:
         try:
             body = await read_body(receive)
         except Refusal as refusal:
-            await request.answer(refusal.status, body_vllm(refusal))
+            await request.answer(refusal.status, body_for(self._dialect, request.path, refusal))
             return
         if body is None:
             return
@@ -141,7 +150,11 @@ class Front:
         await endpoint(request, self.process)
 
     def _knows_key(self, request: Request, key: str) -> bool:
-        if request.scope["method"] == "OPTIONS" or not request.path.startswith(GUARDED):
+        if self._dialect == "vllm":
+            guarded = request.path.startswith(VLLM_GUARDED)
+        else:
+            guarded = not request.path.startswith(SGLANG_OPEN)
+        if not guarded or request.scope["method"] == "OPTIONS":
             return True
         return request.header("authorization") == f"Bearer {key}" or request.header("x-api-key") == key
 
@@ -176,7 +189,7 @@ class Front:
             request.send = FaultySend(request.send, request.receive, sending, self.process.crash)
         for fault in request.faults:
             strike = _STRIKES.get(fault.kind)
-            if strike is not None and await strike(request, fault):
+            if strike is not None and await strike(request, fault, self._dialect):
                 return True
         return False
 
@@ -203,16 +216,16 @@ async def _nowhere(scope: Scope, receive: Receive, send: Send) -> None:
     raise RuntimeError(f"no application behind the fast routes for {scope.get('path')}")
 
 
-async def _strike_reset(request: Request, _: Fault) -> bool:
+async def _strike_reset(request: Request, _: Fault, _dialect: str) -> bool:
     await request.sever(hard=True)
 
 
-async def _strike_hang(request: Request, fault: Fault) -> bool:
+async def _strike_hang(request: Request, fault: Fault, _dialect: str) -> bool:
     await pause(request.receive, fault.delay_s)
     return False
 
 
-async def _strike_garbage(request: Request, _: Fault) -> bool:
+async def _strike_garbage(request: Request, _: Fault, _dialect: str) -> bool:
     if request.transport is not None:
         request.transport.write(GARBAGE)
     await request.sever(hard=False)
@@ -222,29 +235,30 @@ def _refusal(status: int) -> Refusal:
     return Refusal(status, "InternalServerError" if status >= 500 else "BadRequestError", "A mock fault.")
 
 
-async def _strike_status(request: Request, fault: Fault) -> bool:
+async def _strike_status(request: Request, fault: Fault, dialect: str) -> bool:
     if fault.status in {429, 503}:
         request.extra_headers.append((b"retry-after", b"1"))
-    await request.answer(fault.status, body_vllm(_refusal(fault.status)))
+    await request.answer(fault.status, body_for(dialect, request.path, _refusal(fault.status)))
     return True
 
 
-async def _strike_error_first(request: Request, fault: Fault) -> bool:
+async def _strike_error_first(request: Request, fault: Fault, dialect: str) -> bool:
     await request.begin_stream()
-    await request.event(event_vllm(_refusal(fault.status)))
-    await request.event(b"data: [DONE]\n\n")
+    await request.event(event_for(dialect, request.path, _refusal(fault.status)))
+    if not request.path.startswith(("/v1/messages", "/v1/responses")):
+        await request.event(b"data: [DONE]\n\n")
     await request.end_stream()
     return True
 
 
-async def _strike_flap(request: Request, fault: Fault) -> bool:
+async def _strike_flap(request: Request, fault: Fault, _dialect: str) -> bool:
     if fault.hits % 2:
         await request.answer(503, b"")
         return True
     return False
 
 
-_STRIKES: Mapping[str, Callable[[Request, Fault], Awaitable[bool]]] = {
+_STRIKES: Mapping[str, Callable[[Request, Fault, str], Awaitable[bool]]] = {
     "reset": _strike_reset,
     "hang_headers": _strike_hang,
     "garbage": _strike_garbage,

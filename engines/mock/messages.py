@@ -32,7 +32,7 @@ def messages_ask(fields: Fields, context: Context) -> Ask:
     """
     fields.required("messages")
     fields.required("max_tokens")
-    check_model(fields, context.model)
+    model = context.model_of(fields)
     chat = Fields(_as_chat(fields))
     tool = tool_call(chat, auto_allowed=True)
     prompts = (rendered(chat.objects("messages"), chat),)
@@ -41,7 +41,7 @@ def messages_ask(fields: Fields, context: Context) -> Ask:
     script = tuple(encode(tool.arguments)) if tool is not None else None
     return Ask(
         request_id=f"chatcmpl-{context.request_id}",
-        model=context.model,
+        model=model,
         prompts=prompts,
         sampling=sampling(chat, limit, None, script),
         streaming=streaming(chat),

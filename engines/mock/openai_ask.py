@@ -34,6 +34,7 @@ class Context:
 
     Attributes:
         model: the served name.
+        any_model: serve whatever model is asked for, under the asked name (SGLang).
         request_id: of the header, or drawn.
         auto_tool_choice: whether `tool_choice: auto` is served.
     """
@@ -42,6 +43,18 @@ class Context:
     request_id: str
     limits: Limits
     auto_tool_choice: bool = True
+    any_model: bool = False
+
+    def model_of(self, fields: Fields) -> str:
+        """Return the model name of the answer.
+
+        Raises:
+            Refusal: 404 for a model that is not served.
+        """
+        if self.any_model:
+            return fields.text("model") or self.model
+        check_model(fields, self.model)
+        return self.model
 
 
 def check_model(fields: Fields, model: str) -> None:
@@ -64,7 +77,7 @@ def chat_ask(fields: Fields, context: Context) -> Ask:
     fields.required("messages")
     messages = fields.objects("messages")
     streaming_options = streaming(fields)
-    check_model(fields, context.model)
+    model = context.model_of(fields)
     tool = tool_call(fields, auto_allowed=context.auto_tool_choice)
     prompts = (rendered(messages, fields),)
     check_prompt_length(prompts, context.limits)
@@ -73,7 +86,7 @@ def chat_ask(fields: Fields, context: Context) -> Ask:
     script = tuple(encode(tool.arguments)) if tool is not None else structured_script(fields)
     return Ask(
         request_id=f"chatcmpl-{fields.text('request_id') or context.request_id}",
-        model=context.model,
+        model=model,
         prompts=prompts,
         sampling=sampling(fields, limit, _chat_logprobs(fields), script),
         streaming=streaming_options,
@@ -93,14 +106,14 @@ def completion_ask(fields: Fields, context: Context) -> Ask:
     """
     fields.required("prompt")
     streaming_options = streaming(fields)
-    check_model(fields, context.model)
+    model = context.model_of(fields)
     prompts = prompts_of(fields, "prompt")
     limits = replace(context.limits, default_max_tokens=COMPLETIONS_MAX_TOKENS)
     check_prompt_length(prompts, limits)
     limit = max_tokens(fields.integer("max_tokens"), prompts, limits)
     return Ask(
         request_id=f"cmpl-{fields.text('request_id') or context.request_id}",
-        model=context.model,
+        model=model,
         prompts=prompts,
         sampling=sampling(fields, limit, fields.integer("logprobs"), structured_script(fields)),
         streaming=streaming_options,

@@ -10,7 +10,7 @@ import base64
 import struct
 from array import array
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from math import sqrt
 
@@ -19,7 +19,7 @@ import msgspec
 from engines.mock.ask import Ask, Sampling
 from engines.mock.errors import ClientGone, Refusal, bad_request, body_vllm
 from engines.mock.fields import Fields, Json
-from engines.mock.openai_ask import Context, check_model, prompts_of, rendered
+from engines.mock.openai_ask import Context, prompts_of, rendered
 from engines.mock.process import EngineProcess
 from engines.mock.serving import fields_of
 from engines.mock.wire import ClientWatch, Request
@@ -60,7 +60,7 @@ async def serve_pooling(request: Request, process: EngineProcess, api: PoolingAp
     """
     try:
         fields, context = fields_of(request, process)
-        check_model(fields, context.model)
+        context = replace(context, model=context.model_of(fields))
         pooled = api(fields, context)
         ask = Ask(
             request_id=f"{pooled.prefix}-{context.request_id}",

@@ -201,16 +201,24 @@ class EngineProcess:
 
     # --- ends -----------------------------------------------------------------------------------------
 
-    def abort_all(self) -> None:
-        """End every stream with `finish_reason: "abort"`, as vLLM's default SIGTERM does."""
-        live, self._live = self._live, {}
+    def abort_all(self, request_id: str | None = None) -> int:
+        """End streams with `finish_reason: "abort"`, as vLLM's default SIGTERM does; return how many.
+
+        Args:
+            request_id: only this request; None is all of them.
+        """
+        live = list(self._live.values())
+        if request_id is not None:
+            live = [entry for entry in live if entry[0].ask.request_id == request_id]
         touched: dict[int, Generation] = {}
-        for generation, sequence in live.values():
+        for generation, sequence in live:
+            del self._live[sequence.job_id]
             self.engine.abort(sequence.job_id)
             generation.deliver(sequence.close("abort"))
             touched[id(generation)] = generation
         for generation in touched.values():
             generation.wake()
+        return len(touched)
 
     def terminate(self, how: str, back_after_s: float | None) -> None:
         """Do what SIGTERM without a grace time does to clients: `abort` or `silence`; then refuse.

@@ -14,7 +14,7 @@ from engines.mock.ask import Answer, Ask, Piece
 from engines.mock.chat import tool_call_id
 from engines.mock.errors import Refusal
 from engines.mock.fields import Fields, Json
-from engines.mock.openai_ask import Context, check_model, rendered
+from engines.mock.openai_ask import Context, rendered
 from engines.mock.sampling import cache_salt, check_prompt_length, max_tokens, sampling, streaming
 from engines.mock.script import tool_call
 from engines.model.text import encode
@@ -95,7 +95,7 @@ class ResponsesApi:
         Raises:
             Refusal: 400 or 404.
         """
-        check_model(fields, context.model)
+        model = context.model_of(fields)
         messages = self._messages(fields)
         tool = tool_call(fields, auto_allowed=context.auto_tool_choice)
         prompts = (rendered(messages, fields),)
@@ -109,7 +109,7 @@ class ResponsesApi:
         echo["messages"] = messages if fields.flag("store", default=True) else None
         return Ask(
             request_id=request_id,
-            model=context.model,
+            model=model,
             prompts=prompts,
             sampling=sampling(fields, limit, None, script),
             streaming=streaming(fields),

@@ -8,7 +8,7 @@ from __future__ import annotations
 import msgspec
 from fastapi import APIRouter, FastAPI, Request, Response
 
-from engines.mock.errors import Refusal, bad_body, body_vllm
+from engines.mock.errors import Refusal, bad_body, body_for
 from engines.mock.fields import Fields, decode_body
 from engines.mock.openai_ask import check_model, rendered
 from engines.mock.process import EngineProcess
@@ -20,14 +20,15 @@ from engines.model.text import decode, encode
 JSON = "application/json"
 
 
-def rest_app() -> FastAPI:
-    """Build an application that has no route yet and answers refusals in vLLM's shape."""
+def rest_app(dialect: str) -> FastAPI:
+    """Build an application that has no route yet and answers refusals in the dialect's shape."""
     app = FastAPI(openapi_url=None)
 
-    async def refused(_: Request, refusal: Exception) -> Response:
+    async def refused(request: Request, refusal: Exception) -> Response:
         if not isinstance(refusal, Refusal):
             raise refusal
-        return Response(body_vllm(refusal), refusal.status, media_type=JSON)
+        body = body_for(dialect, request.url.path, refusal)
+        return Response(body, refusal.status, media_type=JSON)
 
     app.add_exception_handler(Refusal, refused)
     return app

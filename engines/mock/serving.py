@@ -46,7 +46,6 @@ class Api:
         error_end: what follows an error event.
         keep_alive: whether silence is filled with comments.
         eager_opening: the opening does not wait for the engine's first output.
-        clip: as in `Limits`.
     """
 
     ask: Callable[[Fields, Context], Ask]
@@ -57,7 +56,6 @@ class Api:
     error_end: bytes = b""
     keep_alive: bool = True
     eager_opening: bool = False
-    clip: bool = True
 
 
 async def serve(request: Request, process: EngineProcess, api: Api) -> None:
@@ -79,7 +77,7 @@ async def serve(request: Request, process: EngineProcess, api: Api) -> None:
             await _whole(request, process, api, generation)
 
 
-def fields_of(request: Request, process: EngineProcess, *, clip: bool = True) -> tuple[Fields, Context]:
+def fields_of(request: Request, process: EngineProcess) -> tuple[Fields, Context]:
     """Parse a JSON body and say what the engine brings to its reading.
 
     Raises:
@@ -90,10 +88,13 @@ def fields_of(request: Request, process: EngineProcess, *, clip: bool = True) ->
         raise bad_body("1 validation error: Unsupported Media Type: Only 'application/json' is allowed")
     fields = Fields(decode_body(request.body))
     data_parallel_rank(request.header("x-data-parallel-rank"), process.settings.dp_size)
+    sglang = process.settings.dialect == "sglang"
+    drawn = process.draw_id(32 if sglang else 16)
     context = Context(
         model=process.settings.name,
-        request_id=request.header("x-request-id") or process.draw_id(),
-        limits=Limits(process.hardware.config.max_model_len, clip=clip),
+        request_id=drawn if sglang else request.header("x-request-id") or drawn,
+        limits=Limits(process.hardware.config.max_model_len, clip=not sglang),
+        any_model=sglang,
         auto_tool_choice=process.settings.enable_auto_tool_choice,
     )
     return fields, context
@@ -105,7 +106,7 @@ def read_ask(request: Request, process: EngineProcess, api: Api) -> Ask:
     Raises:
         Refusal: whatever is wrong with it.
     """
-    fields, context = fields_of(request, process, clip=api.clip)
+    fields, context = fields_of(request, process)
     ask = api.ask(fields, context)
     if process.settings.dialect == "vllm" and kills_engine(fields):
         process.engine_death()

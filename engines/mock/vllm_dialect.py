@@ -108,11 +108,7 @@ def responses_endpoint(responses: PerIncarnation[ResponsesApi]) -> Endpoint:
 def _messages_routes(rest: FastAPI, process: EngineProcess) -> None:
     @rest.post("/v1/messages/count_tokens")
     async def count(request: WebRequest) -> Response:
-        try:
-            body = count_tokens(await body_of(request), process.settings.name)
-        except Refusal as refusal:
-            return Response(body_anthropic(refusal), refusal.status, media_type=JSON)
-        return Response(body, media_type=JSON)
+        return Response(count_tokens(await body_of(request), process.settings.name), media_type=JSON)
 
 
 def _responses_routes(rest: FastAPI, responses: PerIncarnation[ResponsesApi]) -> None:
