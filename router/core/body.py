@@ -167,6 +167,11 @@ class Body:
         return lax_string(self._fields.previous_response_id)
 
     @property
+    def affinity_fields(self) -> tuple[str, ...]:
+        """What keeps this conversation together, the strongest first. Never `user`: it names far too much."""
+        return tuple(name for name in (self.prompt_cache_key, self.conversation) if name is not None)
+
+    @property
     def lora(self) -> str:
         """Adapter named beside the model (SGLang's `lora_path`); "" for none. vLLM names it as the model."""
         return lax_first_string(self._fields.lora_path)

@@ -63,6 +63,7 @@ def measure(data: bytes, prompt: Raw | UnsetType, rest: Iterable[Raw | UnsetType
 
 def _utf8_share(data: bytes) -> float:
     """Bytes of UTF-8 per byte of JSON text: \\uXXXX is six bytes for three, other escapes two for one.
+    (A backslash in the text itself counts as nothing: it is rare, and one search more is not worth it.)
 
     Judged from both ends of a long text, so that the cost does not grow with it.
     """

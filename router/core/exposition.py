@@ -139,11 +139,11 @@ def read_samples(data: bytes) -> dict[bytes, list[Sample]]:
         if not line.startswith(_PREFIXES):
             continue
         brace = line.find(b"{")
-        name = line[:brace] if brace >= 0 else line.partition(b" ")[0]
-        if name.rstrip() in _WANTED:
+        name = line[:brace].rstrip() if brace >= 0 else line.split(None, 1)[0]
+        if name in _WANTED:
             sample = _sample(line)
             if sample is not None:
-                found.setdefault(name.rstrip(), []).append(sample)
+                found.setdefault(name, []).append(sample)
     return found
 
 

@@ -40,6 +40,7 @@ _MEDIA_PARTS = frozenset(
         "video", "video_url", "file", "input_file", "document",
     }
 )  # fmt: skip
+_RENDERED_APART = frozenset({"role", "content", "cache_control"})
 _BILLING = "x-anthropic-billing-header"
 _SYSTEM_ROLES = frozenset({"system", "developer"})
 
@@ -125,7 +126,7 @@ def _message(message: Any) -> Iterator[bytes]:
     yield _BORDER + b"m" + name
     yield from _content(message.get("content"), system=role in _SYSTEM_ROLES)
     for field, value in message.items():
-        if value is not None and field not in ("role", "content", "cache_control"):
+        if value is not None and (field, value) != ("type", "message") and field not in _RENDERED_APART:
             yield _BORDER + b"k" + _text(field) + b"=" + _plain(value)
 
 
