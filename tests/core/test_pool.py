@@ -1,0 +1,483 @@
+"""Laws of the Pool: queue, placement, accounts."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from router.core.errors import InternalError, NoWorker, QueueFull
+from router.core.health import Sign, State
+from router.core.lease import Lease, Outcome
+from router.core.policy import Choice
+from router.core.pool import Pool
+from router.core.worker import EngineStats, Worker
+from tests.core.fleet_examples import (
+    MODEL,
+    FirstPair,
+    FirstWorker,
+    NewestFirst,
+    Nobody,
+    add_worker,
+    assert_idle,
+    pool,
+    request,
+)
+
+
+def place(made: Pool, now: float = 1.0, **fields: object) -> Lease:
+    made.submit(request(**fields), now)
+    (lease,) = made.assign(now)
+    return lease
+
+
+def test_a_placed_request_is_charged_to_its_worker() -> None:
+    made = pool("a")
+    lease = place(made, prompt_tokens=100, sequences=2, stream=True)
+    worker = made.roster.workers["a"]
+    assert (worker.in_flight, worker.sequences, worker.queued_tokens, worker.kv_tokens) == (1, 2, 100, 100)
+    assert repr(made) == "<Pool p [0 queued | 1 in flight | 1 workers]>"
+    made.release(lease, Outcome.OK, 2.0)
+    assert_idle(made)
+
+
+def test_release_is_idempotent_and_the_first_outcome_stands() -> None:
+    made = pool("a")
+    lease = place(made)
+    made.release(lease, Outcome.CANCELLED, 2.0)
+    made.release(lease, Outcome.OK, 3.0)
+    assert lease.outcome is Outcome.CANCELLED
+    assert_idle(made)
+
+
+def test_progress_moves_the_mirror_by_absolute_counts() -> None:
+    made = pool("a")
+    lease = place(made, prompt_tokens=100)
+    worker = made.roster.workers["a"]
+    made.progress(lease, 2.0, generated_tokens=1)
+    assert (worker.queued_tokens, worker.kv_tokens) == (0, 101)
+    made.progress(lease, 3.0, generated_tokens=1)
+    assert worker.kv_tokens == 101
+    made.progress(lease, 4.0, generated_tokens=5, prompt_tokens=90)
+    assert worker.kv_tokens == 95
+    made.release(lease, Outcome.OK, 5.0)
+    assert_idle(made)
+
+
+def test_progress_of_a_settled_lease_changes_nothing() -> None:
+    made = pool("a")
+    lease = place(made)
+    made.release(lease, Outcome.OK, 2.0)
+    made.progress(lease, 3.0, generated_tokens=10)
+    assert_idle(made)
+
+
+def test_remaining_tokens_fall_with_progress_but_never_to_zero_while_it_runs() -> None:
+    made = pool("a")
+    lease = place(made)
+    worker = made.roster.workers["a"]
+    assert worker.remaining_tokens == 50
+    made.progress(lease, 2.0, generated_tokens=10)
+    assert worker.remaining_tokens == 40
+    made.progress(lease, 3.0, generated_tokens=500)
+    assert worker.remaining_tokens == 8
+
+
+def test_a_full_queue_refuses_and_says_when_to_come_back() -> None:
+    made = pool("a", policy=Nobody(), max_queued=2)
+    for _ in range(2):
+        made.submit(request(), 1.0)
+    with pytest.raises(QueueFull) as refusal:
+        made.submit(request(), 1.0)
+    assert refusal.value.retry_after_s is not None
+    assert made.queued == 2
+
+
+def test_the_queue_is_bounded_in_bytes_too_and_gives_them_back() -> None:
+    made = pool("a", policy=Nobody(), queued_bytes=100)
+    first = request(body_bytes=80)
+    made.submit(first, 1.0)
+    with pytest.raises(QueueFull):
+        made.submit(request(body_bytes=40), 1.0)
+    assert made.withdraw(first.id)
+    made.submit(request(body_bytes=40), 1.0)
+
+
+def test_each_model_has_its_own_queue() -> None:
+    made = pool("a", policy=Nobody(), max_queued=1)
+    made.roster.learn_models("a", {"m": None, "n": None})
+    made.submit(request(), 1.0)
+    made.submit(request(model="n"), 1.0)
+    assert sorted(model for model, _ in made.waits()) == ["m", "n"]
+
+
+def test_withdrawing_twice_is_harmless() -> None:
+    made = pool("a", policy=Nobody())
+    waiting = request()
+    made.submit(waiting, 1.0)
+    assert made.withdraw(waiting.id)
+    assert not made.withdraw(waiting.id)
+    assert_idle(made)
+
+
+def test_without_any_worker_there_is_nothing_to_wait_for() -> None:
+    made = pool("a")
+    made.roster.sign("a", Sign.REFUSED, 1.0)
+    with pytest.raises(NoWorker):
+        made.submit(request(), 1.0)
+
+
+def test_a_request_waits_for_a_worker_that_is_starting() -> None:
+    made = pool("a", ready=False)
+    made.submit(request(), 1.0)
+    assert made.assign(1.0) == []
+    made.roster.sign("a", Sign.GOOD, 2.0)
+    assert [lease.worker for lease in made.assign(2.0)] == ["a"]
+
+
+def test_the_limit_of_requests_in_flight_is_hard() -> None:
+    made = pool("a", in_flight=2)
+    for _ in range(3):
+        made.submit(request(), 1.0)
+    leases = made.assign(1.0)
+    assert len(leases) == 2
+    assert made.queued == 1
+    made.release(leases[0], Outcome.OK, 2.0)
+    assert len(made.assign(2.0)) == 1
+
+
+def test_late_binding_fills_slots_and_no_more() -> None:
+    made = pool("a", "b", slots=2, late_binding=True)
+    for _ in range(5):
+        made.submit(request(), 1.0)
+    assert sorted(lease.worker for lease in made.assign(1.0)) == ["a", "a", "b", "b"]
+    assert made.queued == 1
+
+
+def test_a_request_with_more_sequences_than_slots_takes_an_empty_worker() -> None:
+    made = pool("a", slots=2, late_binding=True)
+    assert place(made, sequences=5).worker == "a"
+
+
+def test_a_request_blocked_by_its_own_constraints_does_not_hold_up_the_next() -> None:
+    made = pool("a", "b")
+    made.roster.sign("b", Sign.STALLED, 1.0)
+    blocked, free = request(avoid=frozenset({"a"})), request()
+    made.submit(free, 1.0)
+    made.submit(blocked, 1.0)
+    assert [lease.request.id for lease in made.assign(1.0)] == [free.id]
+    assert made.queued == 1
+
+
+def test_a_worker_to_avoid_is_avoided() -> None:
+    made = pool("a", "b")
+    assert place(made, avoid=frozenset({"a"})).worker == "b"
+
+
+def test_a_pinned_request_goes_to_its_worker_or_nowhere() -> None:
+    made = pool("a", "b")
+    assert place(made, pinned="b").worker == "b"
+    made.roster.sign("b", Sign.REFUSED, 2.0)
+    with pytest.raises(NoWorker):
+        made.submit(request(pinned="b"), 2.0)
+
+
+def test_a_prompt_goes_where_it_fits_and_to_the_engine_to_refuse_when_it_fits_nowhere() -> None:
+    made = pool("a", "b")
+    made.roster.learn_models("a", {MODEL: 1000})
+    made.roster.learn_models("b", {MODEL: 8000})
+    assert place(made, prompt_tokens=5000).worker == "b"
+    assert place(made, prompt_tokens=50_000).worker == "a"
+
+
+def test_a_retry_is_told_to_the_policy_as_one() -> None:
+    policy = FirstWorker()
+    made = pool("a", policy=policy)
+    place(made, request_id="x")
+    place(made, request_id="x", attempt=1)
+    assert policy.committed_requests == [("x", False), ("x", True)]
+
+
+def test_a_pair_is_charged_on_both_sides_and_given_back_on_both() -> None:
+    decode, prefill = pool("d", policy=FirstPair()), pool("p1")
+    decode.partner = prefill
+    lease = place(decode)
+    assert lease.prefill is not None
+    assert (lease.worker, lease.prefill.worker) == ("d", "p1")
+    assert prefill.roster.workers["p1"].in_flight == 1
+    decode.release(lease, Outcome.OK, 2.0)
+    assert_idle(decode)
+    assert_idle(prefill)
+
+
+def test_a_batch_policy_decides_who_goes_first() -> None:
+    made = pool("a", policy=NewestFirst())
+    old, young = request(), request()
+    made.submit(old, 1.0)
+    made.submit(young, 1.0)
+    assert [lease.request.id for lease in made.assign(1.0)] == [young.id]
+    assert [lease.request.id for lease in made.assign(2.0)] == [old.id]
+
+
+def test_a_policy_that_invents_a_worker_is_a_bug_and_named_as_one() -> None:
+    class Inventor:
+        def pick(self, request: object, workers: object, now: float) -> Choice:
+            return Choice("x", "nobody")
+
+    made = pool("a", policy=Inventor())
+    made.submit(request("x"), 1.0)
+    with pytest.raises(InternalError, match="nobody"):
+        made.assign(1.0)
+
+
+def test_a_policy_can_be_exchanged_while_requests_wait() -> None:
+    made = pool("a", policy=Nobody())
+    made.submit(request(), 1.0)
+    assert made.assign(1.0) == []
+    made.use(FirstWorker(), "first")
+    assert len(made.assign(2.0)) == 1
+    assert made.policy_name == "first"
+
+
+def test_a_wait_ends_at_its_deadline_with_a_reason() -> None:
+    made = pool("a", policy=Nobody(), max_wait_s=30.0)
+    waiting = request()
+    made.submit(waiting, 1.0)
+    assert made.expire(30.9) == []
+    ((request_id, error),) = made.expire(31.0)
+    assert request_id == waiting.id
+    assert isinstance(error, QueueFull)
+    assert_idle(made)
+
+
+def test_a_wait_ends_when_the_last_worker_is_gone() -> None:
+    made = pool("a", policy=Nobody())
+    made.submit(request(), 1.0)
+    made.roster.sign("a", Sign.REFUSED, 2.0)
+    ((_, error),) = made.expire(2.0)
+    assert isinstance(error, NoWorker)
+
+
+def test_a_worker_with_a_silent_stream_becomes_suspect_and_keeps_its_lease() -> None:
+    made = pool("a", "b", stall_min_s=10.0)
+    lease = place(made, now=1.0, stream=True)
+    made.expire(11.0)
+    assert made.roster.workers["a"].state is State.READY
+    made.expire(11.1)
+    assert made.roster.workers["a"].state is State.SUSPECT
+    assert made.in_flight == 1
+    made.progress(lease, 12.0, generated_tokens=1)
+    assert made.roster.workers["a"].state is State.READY
+
+
+def test_a_long_prefill_is_given_its_time() -> None:
+    made = pool("a", "b", stall_min_s=10.0, stall_max_s=120.0)
+    place(made, now=1.0, stream=True, prompt_tokens=50_000)
+    made.expire(40.0)
+    assert made.roster.workers["a"].state is State.READY
+    made.expire(1.0 + 45.1)
+    assert made.roster.workers["a"].state is State.SUSPECT
+
+
+def test_silence_says_nothing_when_nothing_could_be_heard() -> None:
+    made = pool("a", "b", stall_min_s=10.0)
+    place(made, now=1.0, stream=False)
+    made.expire(500.0)
+    assert made.roster.workers["a"].state is State.READY
+
+
+def test_a_counter_that_moves_is_progress() -> None:
+    made = pool("a", "b", stall_min_s=10.0)
+    place(made, now=1.0, stream=False)
+    for second in range(2, 40):
+        made.roster.observe("a", EngineStats(taken=second, generation_tokens=float(second)), float(second))
+        made.expire(float(second))
+    assert made.roster.workers["a"].state is State.READY
+    made.expire(60.0)
+    assert made.roster.workers["a"].state is State.SUSPECT
+
+
+def test_failures_in_a_row_eject_and_a_success_in_between_forgives() -> None:
+    made = pool("a", "b")
+    for outcome in (Outcome.FAILED, Outcome.FAILED, Outcome.OK, Outcome.FAILED, Outcome.FAILED):
+        made.release(place(made), outcome, 2.0)
+    assert made.roster.workers["a"].state is State.READY
+    made.release(place(made), Outcome.FAILED, 2.0)
+    assert made.roster.workers["a"].state is State.EJECTED
+
+
+@pytest.mark.parametrize("outcome", [Outcome.CANCELLED, Outcome.BUSY, Outcome.CLIENT_ERROR, Outcome.EXPIRED])
+def test_what_is_not_the_workers_fault_never_ejects_it(outcome: Outcome) -> None:
+    made = pool("a", "b")
+    for _ in range(20):
+        made.release(place(made), outcome, 2.0)
+    assert made.roster.workers["a"].state is State.READY
+
+
+def test_a_refused_connection_ejects_at_once_even_the_last_worker() -> None:
+    made = pool("a")
+    made.release(place(made), Outcome.UNREACHABLE, 2.0)
+    assert made.roster.workers["a"].state is State.EJECTED
+
+
+def test_half_of_a_pool_stays_in_rotation_whatever_fails() -> None:
+    made = pool("a", "b", "c", "d")
+    for _ in range(50):
+        made.release(place(made), Outcome.FAILED, 2.0)
+    states = [worker.state for worker in made.roster]
+    assert states.count(State.READY) == 2
+
+
+def test_a_late_settlement_moves_no_account_of_the_next_incarnation() -> None:
+    made = pool("a")
+    old = place(made, now=1.0)
+    for start in (100.0, 200.0):
+        made.roster.observe("a", EngineStats(taken=2.0, process_start=start), 2.0)
+    assert made.roster.workers["a"].incarnation == 1
+    young = place(made, now=3.0)
+    made.progress(old, 4.0, generated_tokens=7)
+    made.release(old, Outcome.FAILED, 4.0)
+    assert made.roster.workers["a"].in_flight == 1
+    assert made.roster.workers["a"].kv_tokens == 100
+    made.release(young, Outcome.OK, 5.0)
+    assert_idle(made)
+
+
+def test_a_removed_worker_is_forgotten_when_its_own_leases_have_ended() -> None:
+    made = pool("a", "b")
+    lease = place(made)
+    made.roster.remove("a", 2.0)
+    assert made.roster.forget_gone() == []
+    made.release(lease, Outcome.OK, 3.0)
+    assert [worker.name for worker in made.roster.forget_gone()] == ["a"]
+    assert place(made).worker == "b"
+
+
+class PoolStory(RuleBasedStateMachine):
+    """Any interleaving of what can happen to a pool keeps its accounts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 0.0
+        self.held: list[Lease] = []
+        self.waiting: set[str] = set()
+        self.starts = dict.fromkeys("abc", 1.0)
+
+    @initialize(late=st.booleans())
+    def begin(self, late: bool) -> None:
+        self.pool = pool("a", "b", "c", slots=3, late_binding=late, in_flight=7, max_queued=10)
+
+    def tick(self) -> float:
+        self.now += 1.0
+        return self.now
+
+    @rule(
+        tokens=st.integers(0, 5000),
+        sequences=st.integers(1, 5),
+        stream=st.booleans(),
+        avoid=st.sets(st.sampled_from("abc"), max_size=2),
+    )
+    def submit(self, tokens: int, sequences: int, stream: bool, avoid: set[str]) -> None:
+        made = request(prompt_tokens=tokens, sequences=sequences, stream=stream, avoid=frozenset(avoid))
+        try:
+            self.pool.submit(made, self.tick())
+        except (QueueFull, NoWorker):
+            return
+        self.waiting.add(made.id)
+
+    @rule()
+    def assign(self) -> None:
+        leases = self.pool.assign(self.tick())
+        placed = {lease.request.id for lease in leases}
+        assert len(placed) == len(leases), "a request was placed twice"
+        assert placed <= self.waiting, "a request was placed that did not wait"
+        self.waiting -= placed
+        self.held += leases
+
+    @precondition(lambda self: self.waiting)
+    @rule(data=st.data())
+    def withdraw(self, data: st.DataObject) -> None:
+        chosen = data.draw(st.sampled_from(sorted(self.waiting)))
+        assert self.pool.withdraw(chosen)
+        self.waiting.discard(chosen)
+
+    @precondition(lambda self: self.held)
+    @rule(data=st.data(), tokens=st.integers(0, 3000), prompt=st.none() | st.integers(0, 6000))
+    def progress(self, data: st.DataObject, tokens: int, prompt: int | None) -> None:
+        lease = data.draw(st.sampled_from(self.held))
+        total = lease.generated_tokens + tokens
+        self.pool.progress(lease, self.tick(), generated_tokens=total, prompt_tokens=prompt)
+
+    @precondition(lambda self: self.held)
+    @rule(data=st.data(), outcome=st.sampled_from(Outcome), twice=st.booleans())
+    def release(self, data: st.DataObject, outcome: Outcome, twice: bool) -> None:
+        lease = data.draw(st.sampled_from(self.held))
+        for _ in range(2 if twice else 1):
+            self.pool.release(lease, outcome, self.tick())
+        self.held.remove(lease)
+
+    @rule(name=st.sampled_from("abc"), sign=st.sampled_from([s for s in Sign if s is not Sign.REMOVE]))
+    def sign(self, name: str, sign: Sign) -> None:
+        self.pool.roster.sign(name, sign, self.tick())
+
+    @rule(name=st.sampled_from("abc"), restarted=st.booleans())
+    def scrape(self, name: str, restarted: bool) -> None:
+        self.starts[name] += restarted
+        self.pool.roster.observe(
+            name, EngineStats(taken=self.now, process_start=self.starts[name]), self.tick()
+        )
+
+    @rule(name=st.sampled_from("abc"))
+    def replace_worker(self, name: str) -> None:
+        self.pool.roster.remove(name, self.tick())
+        self.pool.roster.forget_gone()
+        self.pool.roster.add(Worker(name=name, slots=3, models=frozenset({MODEL})), self.now)
+
+    @rule(seconds=st.floats(0, 60))
+    def expire(self, seconds: float) -> None:
+        self.now += seconds
+        for request_id, _ in self.pool.expire(self.now):
+            self.waiting.discard(request_id)
+
+    @invariant()
+    def accounts_agree(self) -> None:
+        if not hasattr(self, "pool"):
+            return
+        assert self.pool.queued == len(self.waiting)
+        assert self.pool.in_flight == len(self.held) <= 7
+        for worker in self.pool.roster:
+            mine = [
+                lease
+                for lease in self.held
+                if lease.worker == worker.name and lease.incarnation == worker.incarnation
+            ]
+            assert worker.in_flight == len(mine)
+            assert worker.sequences == sum(lease.request.sequences for lease in mine)
+            assert worker.kv_tokens == sum(lease.kv_tokens for lease in mine)
+            assert worker.queued_tokens == sum(lease.prompt_tokens for lease in mine if not lease.prefilled)
+            assert worker.remaining_tokens == sum(lease.remaining_tokens for lease in mine)
+
+    def teardown(self) -> None:
+        if not hasattr(self, "pool"):
+            return
+        for lease in self.held:
+            self.pool.release(lease, Outcome.CANCELLED, self.now)
+        for request_id in self.waiting:
+            self.pool.withdraw(request_id)
+        assert_idle(self.pool)
+
+
+TestPoolStory = PoolStory.TestCase
+TestPoolStory.settings = hypothesis_settings(max_examples=60, stateful_step_count=40, deadline=None)
+
+
+def test_slots_are_never_overfilled_by_single_sequences() -> None:
+    made = pool("a", "b", slots=4, late_binding=True)
+    for _ in range(20):
+        made.submit(request(), 1.0)
+    held = made.assign(1.0)
+    add_worker(made, "c", slots=4)
+    held += made.assign(2.0)
+    assert all(worker.free_slots == 0 for worker in made.roster)
+    assert len(held) == 12
