@@ -41,6 +41,7 @@ class Job:
         stream_body: instead of them, a body too large to hold; it can be sent once.
         size: length of the prompt, as far as it was measured.
         hide_usage: the usage event was the router's wish; the client must not see it.
+        choices: sequences that the client will see.
         early: speaks for the router while there is no engine's stream; None: nobody asked for that.
         answer_by: absolute time (s): the first data event of a stream, the whole answer otherwise.
     """
@@ -54,6 +55,7 @@ class Job:
     content_length: int | None = None
     size: PromptSize = _UNMEASURED
     hide_usage: bool = False
+    choices: int = 1
     early: EarlyKeepAlive | None = None
 
     @property
@@ -119,7 +121,9 @@ class Admission:
             held.keep(data)
         request = self._request(call, body)
         by = self._now() + self._patience_s(call, streamed=body.stream)
-        return Job(call, request, dispatcher, held, by, size=body.size, hide_usage=hide_usage)
+        return Job(
+            call, request, dispatcher, held, by, size=body.size, hide_usage=hide_usage, choices=body.choices
+        )
 
     async def _form(self, call: Call, held: HeldBody) -> Job:
         """A multipart body: its model is read from its first bytes, the rest goes through as it comes.

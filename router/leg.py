@@ -173,7 +173,7 @@ class Legs:
 
     async def _stream(self, leg: _Leg) -> None:
         request = leg.job.request
-        scanner = StreamScanner(request.api, hide_usage=leg.job.hide_usage, choices=request.sequences)
+        scanner = StreamScanner(request.api, hide_usage=leg.job.hide_usage, choices=leg.job.choices)
         relay = StreamRelay(leg.exchange, scanner, leg.held, leg.journey, self._deadlines(leg.job), self._now)
         series = self._telemetry.metrics.request(leg.journey.call.route.label, request.model)
         relay.estimate_with(

@@ -35,7 +35,7 @@ class Request:
         id: the router's id of the call, unique while it lives.
         sequence: arrival number of this process; breaks ties together with the seed.
         model: as the client named it.
-        prompt_tokens: length of the first prompt in tokens; exact when `prompt_tokens_exact`.
+        prompt_tokens: of all prompts together, charged once; exact when `prompt_tokens_exact`.
         max_tokens: the client's bound on output tokens per sequence, None when it gave none.
         min_tokens, ignore_eos: what the client demands of the output length.
         sequences: output sequences the engine will decode (n, times the number of prompts), at least 1.
