@@ -32,7 +32,7 @@ CONTROL_FIELDS = (
     "x-override-disagg-prefill-dp-rank",
     "x-override-priority",
 )
-"""Fields that steer an engine's KV transfer or rank: for trusted keys only (DEFAULTS §1). The `x-override-`
+"""Fields that steer an engine's KV transfer or rank: for trusted keys only. The `x-override-`
 names are headers of SGLang; they are stripped from bodies too, since gateways copy one into the other."""
 
 _TRUE_WORDS = frozenset({"1", "true", "t", "yes", "y", "on"})
