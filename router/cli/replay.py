@@ -159,7 +159,7 @@ def run(args: argparse.Namespace) -> int:
 
     Returns:
         0 when every planned request succeeded (or errors are allowed), 1 when not, 2 when nothing could be
-        sent, 130 after Ctrl-C.
+        sent or the report not be written, 130 after Ctrl-C.
     """
     progress, out = Console(stderr=True), Console()
     try:
@@ -168,9 +168,18 @@ def run(args: argparse.Namespace) -> int:
         print(f"pointsman replay: {error}", file=sys.stderr)
         return EXIT_REFUSED
     out.print(render(report))
-    if args.json is not None:
-        args.json.write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n")
+    if args.json is not None and not _written(report, args.json):
+        return EXIT_REFUSED
     return _exit_code(report, allow_errors=args.allow_errors)
+
+
+def _written(report: Report, path: Path) -> bool:
+    try:
+        path.write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n")
+    except OSError as error:
+        print(f"pointsman replay: cannot write the report to {path}: {error.strerror}", file=sys.stderr)
+        return False
+    return True
 
 
 def _exit_code(report: Report, *, allow_errors: bool) -> int:
@@ -185,7 +194,7 @@ def _measure(options: Options, progress: Console) -> Report:
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """uvloop where it is installed (not on Windows): half the processor time per event."""
+    """uvloop where it is installed, for less processor time per event."""
     with contextlib.suppress(ImportError):
         import uvloop  # noqa: PLC0415 - optional
 
@@ -208,6 +217,7 @@ async def _on_this_machine(options: Options, progress: Console) -> Report:
 
     def interrupt() -> None:
         """The first Ctrl-C ends the run with its table; a second one ends the program."""
+        progress.print("stopping; Ctrl-C once more ends at once")
         loop.remove_signal_handler(signal.SIGINT)
         stop.set()
 

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import argparse
 import resource
+import socket
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+import uvicorn
 
 from router.cli import replay as command
 from router.cli.parser import parse
@@ -19,6 +23,7 @@ from router.studies.replay.schedule import Pace
 from router.studies.replay.session import Options
 from router.studies.replay.settings import ReplaySettings, Slo
 from router.studies.traces import read_trace, statistics
+from tests.studies.fake_engine import FakeEngine
 
 PACE = Pace(speed=2.0, jitter_s=3.0, duration_s=60.0)
 
@@ -168,6 +173,33 @@ def test_the_report_is_written_as_json_beside_the_table(
     command.run(arguments("--json", str(tmp_path / "r.json")))
     assert msgspec.json.decode((tmp_path / "r.json").read_bytes(), type=Report) == found
     assert "0 of 0 succeeded" in capsys.readouterr().out
+
+
+@pytest.fixture
+def served_url() -> Iterator[str]:
+    """A fake engine behind a real socket, in a thread of its own."""
+    listening = socket.create_server(("127.0.0.1", 0))
+    server = uvicorn.Server(
+        uvicorn.Config(FakeEngine(prefill_s=0, token_s=0), log_config=None, lifespan="off", ws="none")
+    )
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+    thread.start()
+    yield f"http://127.0.0.1:{listening.getsockname()[1]}/v1"
+    server.should_exit = True
+    thread.join()
+    listening.close()
+
+
+def test_the_command_works_over_real_sockets(
+    served_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("--url", served_url, "--limit", "20", "--speed", "1000", "--json", str(tmp_path / "r.json"))
+    assert command.run(arguments(*words)) == 0
+    assert "20 of 20 succeeded" in capsys.readouterr().out
+    found = msgspec.json.decode((tmp_path / "r.json").read_bytes(), type=Report)
+    assert found.run.cpu_share is not None
+    assert found.prompt_fit is not None
+    assert found.prompt_fit.exact == 20
 
 
 def test_an_endpoint_that_refuses_is_a_sentence_and_exit_2(

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+from array import array
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from router.studies.replay.records import Ledger, Record, RecordsError, Run, Workload, open_ledger
+from router.studies.replay.records import (
+    Ledger,
+    Record,
+    RecordsError,
+    Run,
+    Workload,
+    decode,
+    encode,
+    open_ledger,
+)
 
 WORKLOAD = Workload(trace_digest="d", trace_format="azure", seed=1, model="m", api="chat", ignore_eos=True)
 
@@ -51,8 +61,29 @@ def test_records_are_on_disk_when_they_are_added(tmp_path: Path) -> None:
     with open_ledger(path, WORKLOAD, "then", resume=False) as ledger:
         ledger.add(record(1))
         lines = path.read_bytes().splitlines()
-    assert isinstance(msgspec.json.decode(lines[0], type=Run | Record), Run)
-    assert msgspec.json.decode(lines[1], type=Run | Record) == record(1)
+    assert isinstance(decode(lines[0]), Run)
+    assert decode(lines[1]) == record(1)
+
+
+def test_gaps_survive_the_file_however_long() -> None:
+    one = record(1, itl_us=array("Q", [0, 1, 5_000_000_000]))
+    assert decode(encode(one)) == one
+
+
+@pytest.mark.parametrize("gaps", ["[-1]", "[1.5]", '"x"', "[1e99]"])
+def test_gaps_that_are_no_microseconds_are_refused_by_line(tmp_path: Path, gaps: str) -> None:
+    path = tmp_path / "r.jsonl"
+    open_ledger(path, WORKLOAD, "then", resume=False).close()
+    with path.open("ab") as file:
+        file.write(encode(record(1)).replace(b'"itl_us":[]', f'"itl_us":{gaps}'.encode()) + b"\n")
+    with pytest.raises(RecordsError, match="line 2: not a replay record"):
+        reopen(path)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no full disk to write to")
+def test_a_full_disk_is_a_sentence() -> None:
+    with pytest.raises(RecordsError, match="cannot write records"):
+        Ledger(WORKLOAD, "then").write_to(Path("/dev/full"))
 
 
 def test_a_line_that_a_kill_cut_is_removed_before_more_is_written(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from rich.console import Console
 from router.studies.data import SYNTHETIC
 from router.studies.replay.endpoint import EndpointError
 from router.studies.replay.prompts import WORDS
-from router.studies.replay.records import RecordsError
+from router.studies.replay.records import Ledger, Record, RecordsError
 from router.studies.replay.report import Report
 from router.studies.replay.schedule import Pace
 from router.studies.replay.session import Options, Surroundings, batched, replay
@@ -199,6 +199,17 @@ def test_a_stopped_run_reports_what_was_done_and_can_be_resumed(trace: Path, tmp
     assert report.latency.ttft_s is not None
     resumed = Play()(trace, records=records, resume=True)
     assert resumed.all_succeeded
+
+
+def test_a_disk_that_fills_up_ends_the_run_with_its_own_sentence(
+    trace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(ledger: Ledger, record: Record) -> None:
+        raise RecordsError("the disk is full")
+
+    monkeypatch.setattr(Ledger, "add", full)
+    with pytest.raises(RecordsError, match="the disk is full"):
+        Play()(trace, records=tmp_path / "r.jsonl")
 
 
 def test_goodput_is_reported_under_the_bounds_given(trace: Path) -> None:

@@ -48,7 +48,7 @@ def test_vllm_chat_counts_from_the_first_content_and_not_from_the_role() -> None
         ROLE, chat({"content": "a"}), chat({"content": "b"}), chat({"content": "c"}, "length"), USAGE
     )
     assert (meter.first, meter.last) == (2.0, 4.0)
-    assert meter.itl_us == [1_000_000, 1_000_000]
+    assert meter.itl_us.tolist() == [1_000_000, 1_000_000]
     assert meter.finish_reason == "length"
     assert meter.usage is not None
     assert (meter.usage.prompt_tokens, meter.usage.completion_tokens, meter.usage.cached_tokens) == (
@@ -66,12 +66,12 @@ def test_a_role_that_comes_with_text_is_a_token() -> None:
 def test_an_empty_text_in_the_middle_is_a_token() -> None:
     """vLLM's first completion token, and characters that are not finished."""
     meter = read(plain(""), plain("is"), plain("", "length"))
-    assert (meter.first, meter.last, meter.itl_us) == (1.0, 3.0, [1_000_000])
+    assert (meter.first, meter.last, meter.itl_us.tolist()) == (1.0, 3.0, [1_000_000])
 
 
 def test_a_separate_finish_event_ends_the_generation_and_is_no_token() -> None:
     meter = read(ROLE, chat({"content": "a"}), chat({"content": None}, "stop"))
-    assert (meter.first, meter.last, meter.itl_us) == (2.0, 3.0, [])
+    assert (meter.first, meter.last, meter.itl_us.tolist()) == (2.0, 3.0, [])
     assert meter.end() is None
 
 

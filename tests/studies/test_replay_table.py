@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+from array import array
 from typing import Any
 
 import msgspec
@@ -39,7 +40,7 @@ OK = Record(
     ttft_s=0.1234,
     generation_s=0.4,
     e2e_s=0.5678,
-    itl_us=[100_000] * 4,
+    itl_us=array("Q", [100_000] * 4),
     told_prompt_tokens=10,
     told_output_tokens=5,
     finish_reason="length",

@@ -7,12 +7,18 @@ two different workloads. Separate from the report because the report is a functi
 from __future__ import annotations
 
 import io
+from array import array
 from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
-from typing import Literal, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 
 import msgspec
+
+if TYPE_CHECKING:
+    Gaps: TypeAlias = array[int]
+else:
+    Gaps = array  # takes no brackets at run time before Python 3.12
 
 Outcome: TypeAlias = Literal["ok", "failed", "skipped", "interrupted"]
 
@@ -51,7 +57,7 @@ class Record(msgspec.Struct, kw_only=True, tag_field="kind", tag="request", omit
         ttft_s: from sending to the first event that carries a token.
         generation_s: from the first such event to the last event with a choice.
         e2e_s: from sending to the end of the answer, or to the failure.
-        itl_us: microseconds between events that carry tokens, one stream after the first event.
+        itl_us: microseconds between events that carry tokens. An array, because a long run keeps millions.
         prompt_tokens, output_tokens: asked for; `clipped` when the trace wants more output than fits into
             the engine's context. The `told_` ones are the engine's usage.
         error: kind of failure (see docs/replay.md), with `message` in words.
@@ -69,7 +75,7 @@ class Record(msgspec.Struct, kw_only=True, tag_field="kind", tag="request", omit
     ttft_s: float | None = None
     generation_s: float | None = None
     e2e_s: float | None = None
-    itl_us: list[int] = msgspec.field(default_factory=list)
+    itl_us: Gaps = msgspec.field(default_factory=lambda: array("Q"))
     told_prompt_tokens: int | None = None
     told_output_tokens: int | None = None
     cached_tokens: int | None = None
@@ -93,6 +99,35 @@ class Record(msgspec.Struct, kw_only=True, tag_field="kind", tag="request", omit
         return self.generation_s / (self.told_output_tokens - 1)
 
 
+def _plain(value: object) -> list[int]:
+    if isinstance(value, array):
+        return value.tolist()
+    raise NotImplementedError
+
+
+def _typed(kind: type, value: Any) -> Any:
+    if kind is not array:
+        raise NotImplementedError
+    try:
+        return array("Q", value)
+    except (TypeError, OverflowError) as error:
+        raise ValueError(f"not microseconds: {error}") from None
+
+
+_ENCODER = msgspec.json.Encoder(enc_hook=_plain)
+_DECODER: msgspec.json.Decoder[Run | Record] = msgspec.json.Decoder(Run | Record, dec_hook=_typed)
+
+
+def encode(item: Run | Record) -> bytes:
+    """One line of a records file, without its newline."""
+    return _ENCODER.encode(item)
+
+
+def decode(line: bytes) -> Run | Record:
+    """Reads one line of a records file. Raises msgspec.DecodeError."""
+    return _DECODER.decode(line)
+
+
 class Ledger:
     """All records of a workload, those of earlier runs included; the last word on each line counts.
 
@@ -108,7 +143,7 @@ class Ledger:
             else:
                 self._latest[item.line] = item
         self.opening = Run(run=self.run, started=started, workload=workload)
-        self._file: io.BufferedWriter | None = None
+        self._file: io.FileIO | None = None
 
     @property
     def records(self) -> list[Record]:
@@ -121,14 +156,17 @@ class Ledger:
         return frozenset(line for line, record in self._latest.items() if record.outcome == "ok")
 
     def add(self, record: Record) -> None:
-        """Takes a record in, and writes it at once, so that a killed run loses only what was in flight."""
+        """Takes a record in, and writes it at once, so that a killed run loses only what was in flight.
+
+        Raises RecordsError when the disk does not take it.
+        """
         self._latest[record.line] = record
         self._write(record)
 
     def write_to(self, path: Path) -> None:
         """From now on every record is appended to the file. Raises RecordsError."""
         try:
-            self._file = path.open("ab")
+            self._file = path.open("ab", buffering=0)
         except OSError as error:
             raise RecordsError(f"cannot write records to {path}: {error.strerror or error}") from None
         self._write(self.opening)
@@ -147,9 +185,17 @@ class Ledger:
         self.close()
 
     def _write(self, item: Run | Record) -> None:
-        if self._file is not None:
-            self._file.write(msgspec.json.encode(item) + b"\n")
-            self._file.flush()
+        if self._file is None:
+            return
+        data = encode(item) + b"\n"
+        try:
+            written = self._file.write(data)
+        except OSError as error:
+            self.close()
+            raise RecordsError(f"cannot write records: {error.strerror or error}") from None
+        if written != len(data):  # a resumed run removes the torn line, so nothing may follow it
+            self.close()
+            raise RecordsError("cannot write records: the disk is full")
 
     def __repr__(self) -> str:
         return f"<Ledger run {self.run} [{len(self._latest)} records | {len(self.done)} ok]>"
@@ -197,7 +243,7 @@ def _read(path: Path) -> tuple[list[Run | Record], int]:
     items: list[Run | Record] = []
     for number, line in enumerate(data[:whole_bytes].splitlines(), 1):
         try:
-            items.append(msgspec.json.decode(line, type=Run | Record))
+            items.append(decode(line))
         except msgspec.DecodeError as error:
             raise RecordsError(f"{path}, line {number}: not a replay record: {error}") from None
     if data and not (items and isinstance(items[0], Run)):

@@ -120,13 +120,13 @@ class Replay:
             self._free_from = self._now()
         else:
             await self._slots.acquire()
-        self.tally.in_flight += 1
 
     async def _request(self, one: Planned, prepared: Prepared) -> None:
         meter, reply = StreamMeter(), Reply()
         sent = self._now()
         lag_s = max(0.0, sent - max(self._start + one.due_s, self._free_from))
         self.tally.sent += 1
+        self.tally.in_flight += 1
         interrupted = True
         try:
             await self._send(prepared.body, meter, reply)

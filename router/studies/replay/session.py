@@ -150,8 +150,15 @@ async def _drive(run: Replay, planned: list[Planned], world: Surroundings) -> bo
         results = await asyncio.gather(*tasks, return_exceptions=True)
     for result in results:
         if isinstance(result, BaseException) and not isinstance(result, asyncio.CancelledError):
-            raise result
+            raise _cause(result)
     return running.cancelled()
+
+
+def _cause(error: BaseException) -> BaseException:
+    """What broke a run first. The others of its group were cut by it, or broke by the same."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
 
 
 def _endpoint(options: Options, url: str, world: Surroundings) -> Endpoint:

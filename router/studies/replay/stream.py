@@ -6,6 +6,7 @@ seen to send can be tried without one.
 
 from __future__ import annotations
 
+from array import array
 from typing import Any
 
 import msgspec
@@ -108,7 +109,7 @@ class StreamMeter:
     def __init__(self) -> None:
         self.first: float | None = None
         self.last: float | None = None
-        self.itl_us: list[int] = []
+        self.itl_us = array("Q")
         self.usage: Usage | None = None
         self.finish_reason: str | None = None
         self.failure: Failure | None = None
