@@ -46,6 +46,13 @@ def test_an_answer_is_lower_case_words_and_encodes_back_to_its_tokens(key: bytes
     assert encode(text) == ids
 
 
+def test_an_answer_does_not_repeat_itself() -> None:
+    answer = Answer(b"k" * 16)
+    ids = [answer.token(index) for index in range(320)]
+    lines = {tuple(ids[start : start + 32]) for start in range(0, 320, 32)}
+    assert len(lines) == 10
+
+
 def test_words_are_of_readable_length() -> None:
     answer = Answer(b"k" * 16)
     words = decode(answer.token(index) for index in range(4_000)).split()

@@ -51,6 +51,14 @@ def test_prefills_and_decodes_share_a_step() -> None:
     assert b.plan() == [("a", 1), ("b", 1)]
 
 
+def test_a_prompt_of_one_token_is_a_prefill_and_its_second_token_a_decode() -> None:
+    b = bench()
+    b.add("a", 1)
+    loads = [b.step().load, b.step().load]
+    assert [(load.prefill_sequences, load.decode_sequences) for load in loads] == [(1, 0), (0, 1)]
+    assert loads[1].decode_kv_tokens == 2
+
+
 def test_a_prefill_longer_than_the_budget_is_chunked_and_stays_running() -> None:
     b = bench(max_num_batched_tokens=16)
     b.add("a", 40)
@@ -177,18 +185,17 @@ def test_the_last_running_sequence_gives_way_and_is_next_in_line() -> None:
 
 
 def test_nobody_is_admitted_in_a_step_that_preempts() -> None:
-    b = bench(num_blocks=11, max_model_len=40)
-    for start in (0, 100):
-        b.add(f"{start}", range(start, start + 16))
+    b = bench(num_blocks=11, max_model_len=40, max_num_seqs=2, scheduling="priority")
+    b.add("better", 16)
+    b.add("worse", range(100, 116), priority=2)
     b.step()
-    b.add("tiny", range(200, 201))
-    while True:
+    b.add("tiny", range(200, 201), priority=1)
+    while not b.engine.counters.preemptions:
         step = b.step()
-        if step.preempted:
-            break
-    assert step.preempted == ("100",)
-    assert [sequence.id for sequence, _ in step.scheduled] == ["0"]
-    assert b.plan()[0][0] == "0"
+    # There is a free place in the batch now, and room for one more block.
+    assert step.preempted == ("worse",)
+    assert [sequence.id for sequence, _ in step.scheduled] == ["better"]
+    assert b.plan() == [("better", 1), ("tiny", 1)]
 
 
 def test_a_preempted_sequence_is_recomputed_from_what_the_cache_still_has() -> None:
@@ -231,6 +238,20 @@ def test_under_priority_the_worst_running_sequence_gives_way() -> None:
     assert step.preempted == ("worse",)
     assert [sequence.id for sequence, _ in step.scheduled] == ["better"]
     assert step.tokens == 1
+
+
+def test_what_a_preempted_sequence_gives_back_of_the_budget_is_used_in_the_same_step() -> None:
+    b = bench(num_blocks=11, max_model_len=40, scheduling="priority", max_num_batched_tokens=3)
+    b.add("worse", range(1), priority=1)
+    b.step()
+    b.add("better", range(100, 101))
+    b.step()
+    b.add("long", range(200, 230))
+    plans = [b.plan()]
+    while not b.engine.counters.preemptions:
+        plans.append(b.plan())
+    assert plans[-2] == [("worse", 1), ("better", 1), ("long", 1)]
+    assert plans[-1] == [("better", 1), ("long", 2)]
 
 
 def test_under_priority_others_go_on_when_the_worst_preempts_itself() -> None:
