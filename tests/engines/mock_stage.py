@@ -82,7 +82,11 @@ class Stage:
         self.origin = Origin("http", HOST, PORT, "")
 
     async def open(
-        self, path: str, body: object = None, headers: Mapping[str, str] | None = None, method: str | None = None
+        self,
+        path: str,
+        body: object = None,
+        headers: Mapping[str, str] | None = None,
+        method: str | None = None,
     ) -> Exchange:
         raw = b"" if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
         all_headers = {"content-type": "application/json"} if raw else {}
@@ -96,7 +100,11 @@ class Stage:
         return await self.upstream.open(self.origin, request)
 
     async def ask(
-        self, path: str, body: object = None, headers: Mapping[str, str] | None = None, method: str | None = None
+        self,
+        path: str,
+        body: object = None,
+        headers: Mapping[str, str] | None = None,
+        method: str | None = None,
     ) -> Reply:
         exchange = await self.open(path, body, headers, method)
         reply = Reply(
@@ -134,3 +142,28 @@ async def stage(**settings: Any) -> AsyncIterator[Stage]:
     finally:
         await act.upstream.aclose()
         app.process.close()
+
+
+async def spoken(app: Front, path: str, body: object) -> list[dict[str, Any]]:
+    """What the application says to its server for one request whose client stays."""
+    messages: list[dict[str, Any]] = []
+    raw = json.dumps(body).encode()
+    incoming = [{"type": "http.request", "body": raw, "more_body": False}]
+
+    async def receive() -> dict[str, Any]:
+        if not incoming:
+            await asyncio.get_running_loop().create_future()
+        return incoming.pop()
+
+    async def send(message: Any) -> None:
+        messages.append(message)
+
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": path,
+        "query_string": b"",
+        "headers": [(b"content-type", b"application/json")],
+    }
+    await app(scope, receive, send)
+    return messages
