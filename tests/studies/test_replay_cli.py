@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import os
 import resource
+import signal
 import socket
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +26,7 @@ from router.studies.replay.schedule import Pace
 from router.studies.replay.session import Options
 from router.studies.replay.settings import ReplaySettings, Slo
 from router.studies.traces import read_trace, statistics
-from tests.studies.fake_engine import FakeEngine
+from tests.studies.fake_engine import FakeEngine, Seen
 
 PACE = Pace(speed=2.0, jitter_s=3.0, duration_s=60.0)
 
@@ -175,31 +178,43 @@ def test_the_report_is_written_as_json_beside_the_table(
     assert "0 of 0 succeeded" in capsys.readouterr().out
 
 
-@pytest.fixture
-def served_url() -> Iterator[str]:
-    """A fake engine behind a real socket, in a thread of its own."""
+@contextmanager
+def served(engine: FakeEngine) -> Iterator[str]:
+    """An engine behind a real socket, in a thread of its own."""
     listening = socket.create_server(("127.0.0.1", 0))
-    server = uvicorn.Server(
-        uvicorn.Config(FakeEngine(prefill_s=0, token_s=0), log_config=None, lifespan="off", ws="none")
-    )
+    server = uvicorn.Server(uvicorn.Config(engine, log_config=None, lifespan="off", ws="none"))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
     thread.start()
-    yield f"http://127.0.0.1:{listening.getsockname()[1]}/v1"
-    server.should_exit = True
-    thread.join()
-    listening.close()
+    try:
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}/v1"
+    finally:
+        server.should_exit = server.force_exit = True
+        thread.join()
+        listening.close()
 
 
-def test_the_command_works_over_real_sockets(
-    served_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    words = ("--url", served_url, "--limit", "20", "--speed", "1000", "--json", str(tmp_path / "r.json"))
-    assert command.run(arguments(*words)) == 0
+def test_the_command_works_over_real_sockets(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with served(FakeEngine(prefill_s=0, token_s=0)) as url:
+        words = ("--url", url, "--limit", "20", "--speed", "1000", "--json", str(tmp_path / "r.json"))
+        assert command.run(arguments(*words)) == 0
     assert "20 of 20 succeeded" in capsys.readouterr().out
     found = msgspec.json.decode((tmp_path / "r.json").read_bytes(), type=Report)
     assert found.run.cpu_share is not None
     assert found.prompt_fit is not None
     assert found.prompt_fit.exact == 20
+
+
+def test_ctrl_c_prints_the_table_of_what_was_done(capsys: pytest.CaptureFixture[str]) -> None:
+    def press(seen: Seen) -> str:
+        os.kill(os.getpid(), signal.SIGINT)
+        return "hang"
+
+    with served(FakeEngine(behave=press)) as url:
+        assert command.run(arguments("--url", url, "--limit", "2", "--speed", "0.001")) == 130
+    shown = capsys.readouterr()
+    assert "stopping" in shown.err
+    assert "interrupted, 0 of 2 succeeded" in shown.out
+    assert "1 interrupted, 1 not sent" in shown.out
 
 
 def test_an_endpoint_that_refuses_is_a_sentence_and_exit_2(

@@ -156,6 +156,23 @@ def test_what_the_request_log_cannot_repeat_is_left_out_with_its_reason(tmp_path
     assert trace.skipped == {"generates nothing": 1, "prompt length unknown": 1, "no output": 1}
 
 
+@pytest.mark.parametrize(
+    ("api", "sent"),
+    [
+        ("chat", True),
+        ("chat/completions", True),
+        ("completions", True),
+        ("responses", True),
+        ("messages", True),
+        ("other", False),
+        ("embeddings", False),
+    ],
+)
+def test_every_api_that_generates_is_replayed(tmp_path: Path, api: str, sent: bool) -> None:
+    trace = read_trace(request_log(tmp_path, request(api=api), request()))
+    assert len(trace.entries) == 1 + sent
+
+
 def test_tokens_of_a_log_block_are_the_median_of_the_longer_prompts() -> None:
     def entry(prompt_tokens: int, blocks: int) -> TraceEntry:
         names = tuple(map(str, range(blocks)))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -16,12 +17,11 @@ from router import __version__
 from router.studies.replay.endpoint import Deadlines, Endpoint, ModelCard, parse_url
 from router.studies.replay.progress import watch
 from router.studies.replay.prompts import BYTES_PER_WORD, Tokenizer
-from router.studies.replay.records import Ledger, Workload, open_ledger
+from router.studies.replay.records import Workload, open_ledger
 from router.studies.replay.report import Report, RunFacts, TraceSource, build
-from router.studies.replay.run import Replay, Reply
+from router.studies.replay.run import Replay
 from router.studies.replay.schedule import Pace, Planned, plan, remaining
 from router.studies.replay.settings import Api, ReplaySettings, Slo
-from router.studies.replay.stream import StreamMeter
 from router.studies.traces import Trace, read_trace, statistics
 from router.upstream.client import Upstream
 
@@ -101,7 +101,9 @@ async def replay(options: Options, world: Surroundings) -> Report:
     ) as ledger:
         if ledger.done:
             world.console.print(f"resuming: {len(ledger.done)} have succeeded before", highlight=False)
-        facts = await _run(trace, settings, planned, (endpoint, options.deadlines, ledger), world)
+        send = partial(endpoint.stream, settings.api, options.deadlines)
+        run = Replay(settings, trace.block_tokens, send, ledger, world.now)
+        facts = await _measured(run, remaining(planned, ledger.done), ledger.run, world)
     return build(
         ledger.records,
         planned=[one.entry.line for one in planned],
@@ -111,28 +113,17 @@ async def replay(options: Options, world: Surroundings) -> Report:
     )
 
 
-async def _run(
-    trace: Trace,
-    settings: ReplaySettings,
-    planned: list[Planned],
-    target: tuple[Endpoint, Deadlines, Ledger],
-    world: Surroundings,
-) -> RunFacts:
-    endpoint, deadlines, ledger = target
-
-    async def send(body: bytes, meter: StreamMeter, reply: Reply) -> None:
-        await endpoint.stream(settings.api, deadlines, body, meter, reply)
-
-    run = Replay(settings, trace.block_tokens, send, ledger, world.now)
+async def _measured(run: Replay, rest: list[Planned], number: int, world: Surroundings) -> RunFacts:
     before_s, before_cpu_s = world.now(), world.cpu_s() if world.cpu_s is not None else 0.0
-    interrupted = await _drive(run, remaining(planned, ledger.done), world)
+    interrupted = await _drive(run, rest, world)
     took_s = world.now() - before_s
+    cpu_s = world.cpu_s() - before_cpu_s if world.cpu_s is not None else None
     return RunFacts(
         version=__version__,
         started=world.started,
-        runs=ledger.run,
+        runs=number,
         interrupted=interrupted,
-        cpu_share=(world.cpu_s() - before_cpu_s) / took_s if world.cpu_s is not None and took_s > 0 else None,
+        cpu_share=cpu_s / took_s if cpu_s is not None and took_s > 0 else None,
     )
 
 

@@ -9,13 +9,15 @@ import statistics
 from collections.abc import Iterator
 from pathlib import Path
 
+from router.core.request import Api
 from router.studies.traces.trace import Skip, TraceEntry, TraceError
 from router.telemetry.record import FORMAT, RequestRecord, read_records
 
 HEADER_FORMAT = FORMAT
 """Of the header that every request log begins with."""
 
-_GENERATING = frozenset({"chat/completions", "completions", "responses", "messages"})
+_GENERATING = frozenset({"chat/completions", *(api.value for api in Api if api.generates)})
+"""Logs name the family of the path, or the route itself."""
 
 _TOKENS_PER_BLOCK = 64
 """Of 256 characters, at the four characters of English that are roughly one token in any vocabulary. Taken
