@@ -177,7 +177,9 @@ class Wire(asyncio.Protocol):
         if self._waiter is not None:
             raise InternalError("Two readers wait for one answer.")
         self._waiter = waiter = self._loop.create_future()
-        if until is not None:
+        if until is None:
+            self._alarm.clear()
+        else:
             self._phase = phase
             self._alarm.set(until)
         try:
@@ -186,7 +188,6 @@ class Wire(asyncio.Protocol):
             self._waiter = None
             self.abort()
             raise
-        self._alarm.clear()
 
     def take(self) -> bytes:
         """All that is buffered; reading goes on if it was paused."""
@@ -222,10 +223,10 @@ class Wire(asyncio.Protocol):
             return False
         self.busy = False
         self.reused = True
-        self._stop_upload()
-        self.upload = None
+        if self.upload is not None:
+            self.upload.stop()
+            self.upload = None
         decoder.begin()
-        self._alarm.clear()
         if self._reading_paused:
             self._reading_paused = False
             self._transport.resume_reading()
@@ -279,7 +280,7 @@ class Wire(asyncio.Protocol):
         self._wake()
 
     def _overdue(self) -> None:
-        # A reader that was woken in this turn of the loop has cleared `_waiter`: it is in time.
+        # Nobody waits: the alarm is left from the last wait, or the reader was woken in this very turn.
         if self._waiter is not None:
             message = f"The worker was too slow: the deadline of the phase '{self._phase}' ran out."
             self.fail(DeadlineExceeded(message, phase=self._phase, sent=True))
