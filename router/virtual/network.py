@@ -123,7 +123,7 @@ class Network:
         await asyncio.sleep(2 * settings.latency_s)  # there and back
         listener = self._listeners.get(place)
         if listener is None or place in self._closed:
-            raise ConnectFailed("The worker refused the connection.")
+            raise ConnectFailed("The worker refused the connection.", refused=True)
         here = ("127.0.0.1", self._next_port)
         self._next_port += 1
         client, server = connected_pair(asyncio.get_running_loop(), here, place, settings)

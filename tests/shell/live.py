@@ -1,0 +1,420 @@
+"""The whole live router on a virtual network: its ports, its workers, and clients that see every byte.
+
+`play` builds it, runs a scene, and holds it to the first law: after whatever happened, every account of the
+router and of its workers is zero within 100 ms.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from engines.mock.app import create_app
+from engines.mock.front import Front
+from engines.mock.settings import MockSettings
+from router.app import Router, World
+from router.core.errors import UpstreamError
+from router.core.request import Request
+from router.lifecycle import Process
+from router.settings.configuration import Settings
+from router.upstream.client import Upstream, WireRequest
+from router.upstream.exchange import Exchange
+from router.upstream.origin import Origin
+from router.upstream.settings import UpstreamSettings
+from router.virtual.asgi import serve_asgi
+from router.virtual.clock import VirtualLoop, run
+from router.virtual.network import Listener, Network
+from router.virtual.transport import LinkSettings, MemoryTransport
+from tests.core.fleet_examples import assert_idle
+from tests.shell.puppet import MODEL, Puppet, Serve, talk
+
+DATA = Origin("http", "router", 30000, "")
+ADMIN = Origin("http", "router", 29001, "")
+METRICS = Origin("http", "router", 29000, "")
+UNIX_ORIGIN_S = 1_795_973_970.0
+SETTLED_S = 0.1
+"""Time in which everything must be over once nobody wants it any more."""
+CHAT = "/v1/chat/completions"
+ASK: dict[str, Any] = {"model": MODEL, "messages": [{"role": "user", "content": "hello"}]}
+STREAM: dict[str, Any] = {**ASK, "stream": True}
+
+
+@dataclass
+class Reply:
+    """What a client got.
+
+    Attributes:
+        pieces: (time, bytes) as they came.
+        broken: why the body did not come to its proper end; None when it did.
+    """
+
+    status: int
+    headers: list[tuple[str, str]]
+    pieces: list[tuple[float, bytes]] = field(default_factory=list)
+    broken: UpstreamError | None = None
+
+    @property
+    def body(self) -> bytes:
+        return b"".join(piece for _, piece in self.pieces)
+
+    def header(self, name: str) -> str | None:
+        return next((value for key, value in self.headers if key == name), None)
+
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+    @property
+    def error(self) -> Any:
+        """The error object of the answer."""
+        error = self.json()["error"]
+        assert isinstance(error["message"], str)
+        return error
+
+    def last_event(self) -> Any:
+        """The data of the last event."""
+        return json.loads(self.body.rstrip().split(b"\n")[-1].removeprefix(b"data: "))
+
+
+class Visit:
+    """One request of a client, its head answered, its body being read."""
+
+    def __init__(self, exchange: Exchange) -> None:
+        self.exchange = exchange
+        headers = [(name.decode(), value.decode("latin-1")) for name, value in exchange.headers]
+        self.reply = Reply(exchange.status, headers)
+
+    async def read(self) -> bytes:
+        """The next bytes; b"" at the end, whatever kind of end."""
+        try:
+            data = await self.exchange.read()
+        except UpstreamError as error:
+            self.reply.broken = error
+            return b""
+        if data:
+            self.reply.pieces.append((asyncio.get_running_loop().time(), data))
+        return data
+
+    async def rest(self) -> Reply:
+        while await self.read():
+            pass
+        self.exchange.close()
+        return self.reply
+
+    def leave(self) -> None:
+        self.exchange.close()
+
+
+class RawClient(asyncio.Protocol):
+    """A client that writes what it likes and keeps what it gets."""
+
+    def __init__(self) -> None:
+        self.received = b""
+        self.lost = False
+        self.lost_at: float | None = None
+        self._news = asyncio.Event()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, MemoryTransport)
+        self.transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self.received += data
+        self._news.set()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.lost, self.lost_at = True, asyncio.get_running_loop().time()
+        self._news.set()
+
+    def send(self, data: bytes) -> None:
+        self.transport.write(data)
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Waits for bytes or the end, until the condition holds."""
+        while not condition():
+            assert not self.lost, self.received
+            self._news.clear()
+            await self._news.wait()
+
+    async def until_lost(self) -> bytes:
+        while not self.lost:
+            self._news.clear()
+            await self._news.wait()
+        return self.received
+
+
+class MockEngine:
+    """A mock engine on the network; also its process's `Listener`."""
+
+    def __init__(self, network: Network, host: str, settings: MockSettings, port: int = 8000) -> None:
+        self.host, self.port = host, port
+        self.front: Front = create_app(settings, unix_origin_s=UNIX_ORIGIN_S)
+        self.process = self.front.process
+        self._network = network
+        self._listener: Listener = serve_asgi(network, host, port, self.front, timeout_keep_alive=5)
+        self.process.listener = self
+        self.origin = Origin("http", host, port, "")
+
+    @property
+    def connections(self) -> int:
+        return len(self._listener.connections)
+
+    def close(self) -> None:
+        self._network.refuse(self.host, self.port)
+
+    def reopen(self) -> None:
+        self._network.accept(self.host, self.port)
+
+    def reset_connections(self) -> None:
+        self._network.reset_all(self.host, self.port)
+
+
+class _Door:
+    """Stands where a listening socket would."""
+
+    def __init__(self, network: Network, origin: Origin) -> None:
+        self._network, self._origin = network, origin
+
+    def close(self) -> None:
+        self._network.stop(self._origin.host, self._origin.port)
+
+
+class _Bugs(logging.Handler):
+    """Keeps what is logged with a stack trace: the router's own bugs."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.records: list[logging.LogRecord] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.exc_info or record.name.startswith("uvicorn"):
+            self.records.append(record)
+
+
+class Live:
+    """A router with its workers, and clients of it."""
+
+    def __init__(self, network: Network, settings: Settings) -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualLoop)
+        self.loop = loop
+        self.network = network
+        world = World(
+            connect=network.connect,
+            now=loop.time,
+            wall=lambda: UNIX_ORIGIN_S + loop.time(),
+            open_files=20_000,
+        )
+        self.router = Router(settings, world)
+        self.process = Process(self.router, world)
+        self.client = Upstream(network.connect, loop.time, UpstreamSettings(max_idle=0))
+        self.puppets: dict[str, Puppet] = {}
+        self.mocks: dict[str, MockEngine] = {}
+        self.bugs = _Bugs()
+        self.started = loop.time()
+
+    @property
+    def now(self) -> float:
+        """Seconds since the start."""
+        return self.loop.time() - self.started
+
+    def open_doors(self) -> None:
+        """What `Process.open` does, without sockets."""
+        doors = [(self.process.data, DATA)]
+        for listener, _, port in self.process._others:
+            doors.append((listener, Origin("http", "router", port, "")))
+        for listener, origin in doors:
+            self.network.serve(origin.host, origin.port, listener.protocol)
+            listener._server = _Door(self.network, origin)  # type: ignore[assignment]  # only closed
+            listener.port = origin.port
+        self.process.start()
+
+    # --- clients ---------------------------------------------------------------------------------------
+
+    async def open(
+        self,
+        path: str = CHAT,
+        body: object = None,
+        headers: Mapping[str, str] | None = None,
+        *,
+        method: str | None = None,
+        origin: Origin = DATA,
+    ) -> Visit:
+        """Asks and waits for the head of the answer."""
+        raw = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
+        named = {"content-type": "application/json", **(headers or {})} if raw else dict(headers or {})
+        request = WireRequest(
+            (method or ("POST" if raw else "GET")).encode(),
+            path.encode(),
+            tuple((name.encode(), value.encode("latin-1")) for name, value in named.items()),
+            raw,
+        )
+        return Visit(await self.client.open(origin, request))
+
+    async def ask(
+        self,
+        path: str = CHAT,
+        body: object = None,
+        headers: Mapping[str, str] | None = None,
+        *,
+        method: str | None = None,
+        origin: Origin = DATA,
+    ) -> Reply:
+        """Asks and reads to the end."""
+        return await (await self.open(path, body, headers, method=method, origin=origin)).rest()
+
+    def asking(self, *args: Any, **named: Any) -> asyncio.Task[Reply]:
+        """The same beside what follows. Cancelled, the client leaves."""
+        return self.loop.create_task(self.ask(*args, **named), name="client")
+
+    async def raw(self, origin: Origin = DATA) -> RawClient:
+        client = RawClient()
+        await self.network.connect(origin, lambda: client)
+        return client
+
+    async def debug_state(self) -> Any:
+        return (await self.ask("/debug/state", origin=ADMIN)).json()
+
+    async def metric(self, name: str, **labels: str) -> float | None:
+        """A sample of the router's own metrics."""
+        text = (await self.ask("/metrics", origin=ADMIN)).body.decode()
+        for line in text.splitlines():
+            series, _, value = line.rpartition(" ")
+            if series.partition("{")[0] == name and all(f'{k}="{v}"' in series for k, v in labels.items()):
+                return float(value)
+        return None
+
+    # --- looks inside ----------------------------------------------------------------------------------
+
+    @property
+    def pool(self) -> Any:
+        return next(iter(self.router.fleet.dispatchers.values())).pool
+
+    def worker(self, name: str) -> Any:
+        member = self.router.fleet.member(name)
+        assert member is not None
+        return member.worker
+
+    def state(self, name: str) -> str:
+        return str(self.worker(name).state.value)
+
+    async def until(self, condition: Callable[[], bool], within_s: float = 60.0) -> None:
+        """Waits for something to become true; every turn of the loop for a while, then every 10 ms."""
+        ends = self.loop.time() + within_s
+        for _ in range(50):
+            if condition():
+                return
+            await asyncio.sleep(0)
+        while not condition():
+            assert self.loop.time() < ends, f"not within {within_s} s"
+            await asyncio.sleep(0.01)
+
+    async def turns(self, count: int = 20) -> None:
+        for _ in range(count):
+            await asyncio.sleep(0)
+
+    def assert_zero(self) -> None:
+        """The first law, in the router's accounts and in the engines'."""
+        router = self.router
+        assert router.fleet.in_flight.used == 0
+        assert router.bodies.used == 0
+        assert router.proxy._bounds.retries.used == 0
+        assert self.process.data.busy == 0
+        for dispatcher in router.fleet.dispatchers.values():
+            assert_idle(dispatcher.pool)
+            assert dispatcher.pool._budgets.queued_bytes.used == 0
+            assert dispatcher._waiters == {}
+        assert not any(router.legs._relays.values())
+        for puppet in self.puppets.values():
+            assert puppet.running == 0, [ask for ask in puppet.asks if not ask.ended]
+        for mock in self.mocks.values():
+            engine = mock.process.engine
+            assert (engine.running, engine.waiting, engine.kv_usage) == (0, 0, 0.0)
+            assert mock.process.in_progress == 0
+
+    async def aclose(self) -> None:
+        """Ends everything and asserts that nothing stays."""
+        await self.router.supervisor.aclose()
+        await self.turns()
+        assert repr(self.router.upstream).startswith("<Upstream [0 busy"), self.router.upstream
+        await self.process.aclose()
+        await self.client.aclose()
+        await self.clear()
+        await self.turns()
+        left = asyncio.all_tasks() - {asyncio.current_task()}
+        assert not left, left
+        timers = [timer for timer in self.loop._scheduled if not timer.cancelled()]
+        assert not timers, timers
+        assert not self.bugs.records, [record.getMessage() for record in self.bugs.records]
+
+    async def clear(self) -> None:
+        for puppet in self.puppets.values():
+            await puppet.aclose()
+        for mock in self.mocks.values():
+            mock.process.close()
+            mock.reset_connections()
+
+
+Scene = Callable[[Live], Awaitable[None]]
+
+
+def settings(workers: Sequence[str] = (), **sections: Any) -> Settings:
+    """Settings of a router whose one pool has these workers, named after their hosts."""
+    pool = {"workers": [{"url": f"http://{name}:8000", "name": name} for name in workers]}
+    pools = {"default": {"policy": "round_robin", **pool, **sections.pop("pool", {})}}
+    return Settings(**{"pools": pools, **sections})
+
+
+@asynccontextmanager
+async def live(
+    workers: Mapping[str, Serve | MockSettings],
+    *,
+    ready: bool = True,
+    link: LinkSettings | None = None,
+    **sections: Any,
+) -> AsyncIterator[Live]:
+    """A router with a worker for each name; `sections` of its settings."""
+    network = Network(link)
+    act = Live(network, settings(tuple(workers), **sections))
+    for name, made in workers.items():
+        if isinstance(made, MockSettings):
+            act.mocks[name] = MockEngine(network, name, made)
+        else:
+            act.puppets[name] = Puppet(network, name, made)
+    logging.getLogger("pointsman").addHandler(act.bugs)
+    logging.getLogger("uvicorn.error").addHandler(act.bugs)
+    try:
+        act.open_doors()
+        if ready:
+            await act.until(lambda: all(m.worker.state.value == "ready" for m in act.router.fleet), 5)
+        yield act
+    finally:
+        logging.getLogger("pointsman").removeHandler(act.bugs)
+        logging.getLogger("uvicorn.error").removeHandler(act.bugs)
+        await act.clear()
+
+
+def play(scene: Scene, workers: Mapping[str, Serve | MockSettings] | None = None, **options: Any) -> None:
+    """Runs a scene in virtual time and holds what is left to the first law."""
+
+    async def main() -> None:
+        async with live({"a": talk} if workers is None else workers, **options) as act:
+            await scene(act)
+            await asyncio.sleep(SETTLED_S)
+            act.assert_zero()
+            await act.aclose()
+
+    run(main())
+
+
+def lease_of(act: Live) -> Any:
+    """The one lease that is held."""
+    (lease,) = act.pool._leases
+    return lease
+
+
+__all__ = ["ADMIN", "ASK", "CHAT", "DATA", "METRICS", "STREAM", "Live", "Reply", "Request", "live", "play"]
