@@ -132,6 +132,7 @@ class Router:
                 Pool(rules, policy, budgets, self.tokens.expected, roster),
                 self._world.now,
                 on_room=self.fleet.wake,
+                on_decided=self.metrics.decided,
             )
             self.fleet.add_pool(dispatcher, pool.model)
 

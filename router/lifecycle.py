@@ -69,6 +69,8 @@ async def _run(settings: Settings) -> int:
     )
     process = Process(Router(settings, world), world)
     signals = Signals(loop)
+    if process.router.request_log is not None:
+        loop.add_signal_handler(signal.SIGHUP, process.router.request_log.reopen)
     try:
         await process.open()
     except OSError as error:

@@ -72,9 +72,7 @@ def run(args: argparse.Namespace) -> int:
     config: Path = args.config or _DEFAULT_CONFIG
     if args.config is None and not config.exists():
         raise SettingsError(
-            [
-                "there is no config.yaml in this folder; name a file with --config, or use pointsman serve"
-            ]
+            ["there is no config.yaml in this folder; name a file with --config, or use pointsman serve"]
         )
     settings = load(config, given(args))
     problems = [*unfit(settings), *taken_ports(settings)]

@@ -46,6 +46,7 @@ class Roster:
         self._lives: dict[str, Lives] = {}
         self._ready: dict[str, tuple[Worker, ...]] = {}
         self._warming: list[Worker] = []
+        self._next_incarnation = 0
         self._min_share = min_share
         self._on_change = on_change
 
@@ -62,8 +63,9 @@ class Roster:
     def add(self, worker: Worker, now: float) -> None:
         """Takes a worker in. One of the same name that is still there is replaced by a new incarnation."""
         before = self._workers.get(worker.name)
-        if before is not None:
-            worker.incarnation = before.incarnation + 1
+        # Never a number that a forgotten worker of this name may have had: a lease that it left behind must
+        # not be taken for one of the new worker.
+        worker.incarnation = self._next_incarnation if before is None else before.incarnation + 1
         worker.health.since = worker.last_sign = now
         self._workers[worker.name] = worker
         self._workers = dict(sorted(self._workers.items()))
@@ -78,6 +80,7 @@ class Roster:
         """Drops removed workers that hold nothing any more, and returns them."""
         gone = [w for w in self._workers.values() if w.state is State.GONE and w.mirror.idle]
         for worker in gone:
+            self._next_incarnation = max(self._next_incarnation, worker.incarnation + 1)
             del self._workers[worker.name]
             del self._lives[worker.name]
         return gone

@@ -83,11 +83,13 @@ class Dispatcher:
         *,
         round_interval_s: float = 0.010,
         on_room: Callable[[], None] | None = None,
+        on_decided: Callable[[str, float], None] = lambda _policy, _seconds: None,
     ) -> None:
         self.pool = pool
         self._now = now
         self._round_interval_s = round_interval_s
         self._on_room = on_room if on_room is not None else self.wake
+        self._on_decided = on_decided
         self._waiters: dict[str, asyncio.Future[Lease]] = {}
         self._round: asyncio.Handle | None = None
         self._last_round = float("-inf")
@@ -102,11 +104,16 @@ class Dispatcher:
         self.pool.submit(request, now)
         try:
             if self.pool.queued == 1 and not self.pool.decides_by_batch:
-                for lease in self.pool.assign(now):
+                for lease in self._assign(now):
                     return Held(self, lease)
             return Held(self, await self._wait(request.id))
         finally:
             self.pool.withdraw(request.id)
+
+    def _assign(self, now: float) -> list[Lease]:
+        leases = self.pool.assign(now)
+        self._on_decided(self.pool.policy_name, self._now() - now)
+        return leases
 
     async def _wait(self, request_id: str) -> Lease:
         waiter: asyncio.Future[Lease] = asyncio.get_running_loop().create_future()
@@ -135,7 +142,7 @@ class Dispatcher:
         self._round = None
         self._last_round = now = self._now()
         try:
-            leases = self.pool.assign(now)
+            leases = self._assign(now)
         except Exception:
             # A policy with a bug must not leave its waiters hanging until their deadlines.
             self._fail_all(InternalError(f"the policy of pool {self.pool.rules.name} failed"))

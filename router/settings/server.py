@@ -91,5 +91,5 @@ class RequestLogSettings(Section):
     path: FilePath | None = None
     """File that lines are appended to; none without it."""
     salt_file: FilePath | None = None
-    """File with the secret that prompt hashes are salted with, so that hashes of several runs or routers
-    agree. Without it, a salt is drawn at the start and forgotten at the end."""
+    """File with the secret that prompt hashes are salted with; made when missing. None: `<path>.salt`.
+    Routers that share one write hashes that can be compared."""

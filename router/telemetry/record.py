@@ -82,7 +82,7 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
         id: the router's id of the request.
         tenant: name of the client's key, "" without keys.
         model: as the client named it.
-        api: the route, without its version: "chat/completions".
+        api: label of the route: "chat", "completions", "embeddings" …
         prompt_tokens: None when nobody knew.
         prompt_tokens_from: how they are known: told by the engine, exact from token ids, or estimated.
         max_tokens: the client's bound per sequence, None when it gave none.

@@ -157,4 +157,5 @@ def _explained(error: OSError, settings: TcpSettings) -> ConnectFailed | Overloa
     if error.errno in _NO_ROUTE:
         return ConnectFailed("There is no route to the worker.")
     sentence = next(text for kind, text in _FAULTS if isinstance(error, kind))
-    return ConnectFailed(sentence.format(connect_s=settings.connect_s, tls_s=settings.tls_s))
+    message = sentence.format(connect_s=settings.connect_s, tls_s=settings.tls_s)
+    return ConnectFailed(message, refused=isinstance(error, ConnectionRefusedError))

@@ -21,7 +21,7 @@ class Exchange:
         headers: names in lower case, without hop-by-hop fields: fit to be forwarded with the bytes of `read`.
     """
 
-    __slots__ = ("_complete", "_decoder", "_hurry", "_on_close", "_phase", "_wire", "headers", "status")
+    __slots__ = ("_complete", "_decoder", "_on_close", "_phase", "_wire", "headers", "status")
 
     def __init__(self, wire: Wire, on_close: Callable[[Wire], None]) -> None:
         decoder = wire.decoder
@@ -30,7 +30,6 @@ class Exchange:
         self._wire: Wire | None = wire
         self._decoder = decoder
         self._on_close = on_close
-        self._hurry: float | None = None
         self._phase = "idle"
         self._complete = False
 
@@ -50,7 +49,7 @@ class Exchange:
 
         Raises:
             UpstreamBroken: the answer was cut short. Everything before was returned first.
-            DeadlineExceeded: `until`, or the time given to `hurry`, has passed.
+            DeadlineExceeded: `until`, or the time given to `hurry` meanwhile, has passed.
         """
         wire, decoder = self._wire, self._decoder
         if wire is None:
@@ -60,8 +59,6 @@ class Exchange:
                 return b""
             if wire.error is not None:
                 raise wire.error
-            if self._hurry is not None and (until is None or self._hurry < until):
-                until = self._hurry
             self._phase = phase
             await wire.wait(until, phase)
         return wire.take()
@@ -81,11 +78,9 @@ class Exchange:
         return b"".join(pieces)
 
     def hurry(self, until: float) -> None:
-        """No read, neither the present one nor a later one, waits beyond `until` (s)."""
-        if self._hurry is None or until < self._hurry:
-            self._hurry = until
+        """The read that waits now waits no longer than `until` (s); later ones say their own deadline."""
         if self._wire is not None:
-            self._wire.hurry(self._hurry, self._phase)
+            self._wire.hurry(until, self._phase)
 
     def close(self) -> None:
         """Idempotent. After a complete answer the connection is kept; otherwise it is closed at once."""

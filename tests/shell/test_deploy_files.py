@@ -23,7 +23,7 @@ from router.settings.sources import load
 
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"
-DRAIN_S = 310  # DEFAULTS: 10 s of farewell, then up to 300 s
+DRAIN_S = 310  # 10 s of farewell, then up to 300 s
 
 
 def document(name: str) -> Any:
