@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import functools
 import os
 import signal
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,6 +20,17 @@ from router.cli.up import Plan, greeting, plan, run_plan, taken_ports, unfit
 from router.settings import Settings
 
 CONFIG = Path("config.yaml")
+
+
+def on_a_real_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Child processes need a loop that watches processes; each test has one of its own, closed at its end."""
+
+    @functools.wraps(test)
+    def run(*args: Any, **kwargs: Any) -> None:
+        asyncio.run(test(*args, **kwargs))
+
+    return run
+
 
 ANSWERS_200 = (
     "import http.server, sys\n"
@@ -158,6 +172,7 @@ def test_a_taken_port_refuses_before_anything_is_started(
     assert printed.out == ""
 
 
+@on_a_real_loop
 async def test_it_greets_once_all_answer_and_a_signal_ends_it_well(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -174,6 +189,7 @@ async def test_it_greets_once_all_answer_and_a_signal_ends_it_well(
     assert printed.err == ""
 
 
+@on_a_real_loop
 async def test_it_fails_with_a_sentence_when_a_child_ends(capsys: pytest.CaptureFixture[str]) -> None:
     engine = yes("the engine", free_port())
     router = Program("the router", ("sh", "-c", "exit 7"), ("http://127.0.0.1:1/readiness",))
@@ -183,6 +199,7 @@ async def test_it_fails_with_a_sentence_when_a_child_ends(capsys: pytest.Capture
     assert printed.out == ""
 
 
+@on_a_real_loop
 async def test_the_router_is_not_started_before_the_engines_answer(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
