@@ -15,9 +15,10 @@ import msgspec
 from router.api.responder import Responder
 from router.core.answer import EngineError
 from router.core.errors import UpstreamBroken
+from router.core.request import Api
 from router.core.retry import Failure, failure_of_status
 from router.core.stream import StreamScanner
-from router.core.stream_error import keep_alive
+from router.core.stream_error import anthropic_status, anthropic_type, keep_alive
 from router.dispatch import Held
 from router.journey import Journey
 from router.upstream.alarm import Alarm
@@ -34,11 +35,15 @@ class FirstEventError(Exception):
         status, body: of the answer that it should have been.
     """
 
-    def __init__(self, error: EngineError) -> None:
+    def __init__(self, error: EngineError, api: Api) -> None:
         super().__init__(error.message)
-        self.status = error.status or 500
+        self.status = error.status or anthropic_status(error.type) or 500
         detail = {"message": error.message, "type": error.type, "param": None, "code": error.code or None}
-        self.body = msgspec.json.encode({"error": detail})
+        body: dict[str, object] = {"error": detail}
+        if api is Api.MESSAGES:
+            kind = error.type or anthropic_type(self.status)
+            body = {"type": "error", "error": {"type": kind, "message": error.message}}
+        self.body = msgspec.json.encode(body)
         # Without a status of its own it is a fault of the engine's, and so worth a try elsewhere.
         kind = failure_of_status(self.status)
         self.failure = Failure.FIRST_EVENT_ERROR if kind in (None, Failure.SERVER_ERROR) else kind
@@ -127,7 +132,7 @@ class StreamRelay:
                 raise UpstreamBroken("The worker ended its stream before the first event.")
             piece = scanner.feed(data)
             if facts.error is not None and not facts.data_events:
-                raise FirstEventError(facts.error)
+                raise FirstEventError(facts.error, self._api)
             held_back.append(piece)
             size += len(piece)
             waited_enough = facts.comments and self._now() >= self._deadlines.comments_commit_at

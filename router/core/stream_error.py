@@ -34,6 +34,13 @@ def anthropic_type(status: int) -> str:
     return _ANTHROPIC_TYPES.get(status, "api_error")
 
 
+def anthropic_status(kind: str) -> int | None:
+    """HTTP status that an error type of the Messages API stands for; None for a type not known there."""
+    if kind == "api_error":
+        return 500
+    return next((status for status, name in _ANTHROPIC_TYPES.items() if name == kind), None)
+
+
 def error_event(
     api: Api, error: RouterError, *, answer_id: str = "", model: str = "", sequence_number: int = 0
 ) -> bytes:

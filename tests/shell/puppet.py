@@ -47,9 +47,7 @@ WHOLE = json.dumps(
         "id": "chatcmpl-1",
         "object": "chat.completion",
         "model": MODEL,
-        "choices": [
-            {"index": 0, "message": {"role": "assistant", "content": "hi"}, "finish_reason": "stop"}
-        ],
+        "choices": [{"index": 0, "message": {"role": "assistant", "content": "hi"}, "finish_reason": "stop"}],
         "usage": {"prompt_tokens": 7, "completion_tokens": 1, "total_tokens": 8},
     }
 ).encode()
@@ -179,14 +177,15 @@ def in_turn(*serves: Serve) -> Serve:
 
 
 class Puppet:
-    """One engine. `serve` may be replaced at any time.
+    """One engine. `serve` may be replaced at any time. Probes leave no connection behind, so that a test
+    knows which of its requests found one.
 
     Attributes:
         asks: what came, without probes and scrapes; probes: (path, time) of those.
         metrics: the text of /metrics, None answers 404.
         health: status of /health. models: name to longest context.
         at_head: a request is served when its head is there, its body still coming.
-        asked: replaces the routes of probes and scrapes where it returns True.
+        mute_probes: probes and scrapes get no answer.
     """
 
     def __init__(self, network: Network, host: str, serve: Serve = talk, port: int = PORT) -> None:
@@ -228,22 +227,33 @@ class Puppet:
 
     async def dispatch(self, ask: Ask) -> None:
         path = ask.path.partition("?")[0]
-        operation = ask.method == "GET" and path in ("/health", "/ready", "/v1/models", "/metrics", "/version")
+        operation = ask.method == "GET" and path in (
+            "/health",
+            "/ready",
+            "/v1/models",
+            "/metrics",
+            "/version",
+        )
         if not operation:
             await self.serve(ask)
             return
         self.probes.append((path, ask.at))
         if self.mute_probes:
             await ask.left.wait()
-        elif path == "/health":
-            ask.answer(self.health, b"")
-        elif path == "/metrics" and self.metrics is not None:
-            ask.answer(200, self.metrics.encode(), kind=b"text/plain")
-        elif path == "/v1/models":
-            cards = [{"id": name, "max_model_len": length} for name, length in self.models.items()]
-            ask.answer(200, json.dumps({"object": "list", "data": cards}).encode())
         else:
-            ask.answer(404, b'{"detail":"Not Found"}')
+            status, body = self._operate(path)
+            ask.answer(status, body, b"connection: close")
+            ask.close()
+
+    def _operate(self, path: str) -> tuple[int, bytes]:
+        if path == "/health":
+            return self.health, b""
+        if path == "/metrics" and self.metrics is not None:
+            return 200, self.metrics.encode()
+        if path == "/v1/models":
+            cards = [{"id": name, "max_model_len": length} for name, length in self.models.items()]
+            return 200, json.dumps({"object": "list", "data": cards}).encode()
+        return 404, b'{"detail":"Not Found"}'
 
     async def aclose(self) -> None:
         tasks = list(self.tasks)
