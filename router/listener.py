@@ -37,6 +37,7 @@ class Listener:
             log_config=None,
             access_log=False,
             server_header=False,
+            proxy_headers=False,
             date_header=False,
             timeout_keep_alive=int(self.settings.keep_alive_s),
         )

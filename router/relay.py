@@ -45,8 +45,10 @@ class FirstEventError(Exception):
             body = {"type": "error", "error": {"type": kind, "message": error.message}}
         self.body = msgspec.json.encode(body)
         # Without a status of its own it is a fault of the engine's, and so worth a try elsewhere.
-        kind = failure_of_status(self.status)
-        self.failure = Failure.FIRST_EVENT_ERROR if kind in (None, Failure.SERVER_ERROR) else kind
+        failure = failure_of_status(self.status)
+        if failure is None or failure is Failure.SERVER_ERROR:
+            failure = Failure.FIRST_EVENT_ERROR
+        self.failure = failure
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import httptools
 from uvicorn.config import Config
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from router.api.errors import error_body
+from router.api.headers import Header
 from router.core.errors import BadRequest, HeadTooLarge, RouterError
 from router.core.request import Api
 from router.upstream.tuning import tune_socket
@@ -30,6 +31,7 @@ CONNECTION = "pointsman.connection"
 _MAX_HEAD_BYTES = 64 * 1024
 _MAX_HEADERS = 256
 _H2C_PREFACE = b"PRI * HTTP/2"
+_WITHOUT_BODY = frozenset({204, 304})
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,7 @@ class PointsmanProtocol(HttpToolsProtocol):
         super().__init__(config, server_state, {})
         self._settings = settings
         self._closing = closing
+        self._chunked = False
         self._gone: Callable[[], None] | None = None
         self._lost = False
         self._reading = False
@@ -74,20 +77,74 @@ class PointsmanProtocol(HttpToolsProtocol):
         if callback is not None and self._lost:
             self.loop.call_soon(callback)
 
+    async def room(self) -> None:
+        """Waits until the client has taken enough of what was written."""
+        if self.flow.write_paused and not self.cycle.disconnected:
+            await self.flow.drain()
+
+    def begin(self, status: int, headers: Sequence[Header]) -> None:
+        """Writes the head of an answer whose length is known by `content-length` or not at all."""
+        cycle = self.cycle
+        if cycle.disconnected:
+            return
+        self._chunked = False
+        head = self._head(status, headers)
+        if status not in _WITHOUT_BODY and all(name != b"content-length" for name, _ in headers):
+            # To a client of HTTP/1.0 the end of the connection is the end of the answer.
+            self._chunked = self.scope["http_version"] == "1.1"
+            head.append(b"transfer-encoding: chunked\r\n" if self._chunked else b"")
+            cycle.keep_alive = cycle.keep_alive and self._chunked
+        head.append(b"\r\n")
+        self.transport.write(b"".join(head))
+
+    def piece(self, data: bytes) -> None:
+        """Writes a piece of the body."""
+        if not data or self.cycle.disconnected:
+            return
+        self.transport.write(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
+
+    def end(self) -> None:
+        """The body is complete."""
+        if self.cycle.disconnected:
+            return
+        if self._chunked:
+            self.transport.write(b"0\r\n\r\n")
+        self._complete()
+
+    def answer(self, status: int, headers: Sequence[Header], body: bytes) -> None:
+        """Writes a whole answer at once; `headers` name no length."""
+        if self.cycle.disconnected:
+            return
+        head = self._head(status, headers)
+        if status not in _WITHOUT_BODY:
+            head.append(b"content-length: %d\r\n" % len(body))
+        head += (b"\r\n", body)
+        self.transport.write(b"".join(head))
+        self._complete()
+
     def close_unfinished(self) -> None:
         """Sends what is buffered and closes without ending the answer, so the client sees that it is cut."""
         self.cycle.disconnected = True
         self.transport.close()
 
-    def offer(self, data: bytes) -> bool:
-        """Writes a piece of a chunked answer now, unless the client is behind with what it has."""
+    def _head(self, status: int, headers: Sequence[Header]) -> list[bytes]:
         cycle = self.cycle
-        if not cycle.response_started or cycle.response_complete or not cycle.chunked_encoding:
-            return False
-        if self.flow.write_paused or self.transport.is_closing():
-            return False
-        self.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
-        return True
+        cycle.response_started = True
+        cycle.waiting_for_100_continue = False
+        lines = [STATUS_LINE[status]]
+        for name, value in (*self.server_state.default_headers, *headers):
+            lines += (name, b": ", value, b"\r\n")
+        if not cycle.keep_alive:
+            lines.append(b"connection: close\r\n")
+        return lines
+
+    def _complete(self) -> None:
+        cycle = self.cycle
+        cycle.response_complete = True
+        cycle.message_event.set()
+        if not cycle.keep_alive:
+            self.transport.close()
+        cycle.on_response()
 
     # --- the connection ------------------------------------------------------------------------------------
 

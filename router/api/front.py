@@ -16,7 +16,7 @@ from router.api.errors import error_body, error_headers
 from router.api.headers import request_id
 from router.api.intake import Receive
 from router.api.keys import Keys
-from router.api.responder import AsgiResponder, Responder, Send
+from router.api.responder import AsgiResponder, DirectResponder, Responder, Send
 from router.api.routes import Route, find_route
 from router.call import Call
 from router.core.errors import MethodNotAllowed, RouterError
@@ -67,7 +67,7 @@ class Front:
             await self._rest(scope, receive, send)
             return
         connection: PointsmanProtocol | None = scope.get(CONNECTION)
-        responder = AsgiResponder(send, connection)
+        responder = AsgiResponder(send) if connection is None else DirectResponder(connection)
         try:
             call = self._call(scope, receive, route)
         except RouterError as error:

@@ -1,7 +1,7 @@
 """How an answer leaves: start, write, finish, abort. The life of a request knows nothing else of servers.
 
-The one here speaks ASGI. Another can speak to a server's protocol directly, without the life of a request
-noticing.
+Two ways out: ASGI, for any server, and straight to our own client connection, which costs half as much per
+event. The life of a request does not notice which it has.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from typing import Any, Protocol
 
+from router.api.connection import PointsmanProtocol
 from router.api.headers import Header
 
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
@@ -47,26 +48,17 @@ class Responder(Protocol):
         ...
 
 
-class Connection(Protocol):
-    """What a server that knows us lets an answer do beyond ASGI."""
-
-    def close_unfinished(self) -> None: ...
-    def offer(self, data: bytes) -> bool: ...
-
-
 class AsgiResponder:
-    """A Responder on top of an ASGI `send`.
+    """A Responder on top of an ASGI `send`, for servers that know nothing of us.
 
-    `abort` and `offer` need the server's help, through the connection that it put into the scope. Without
-    one, the application returns without completing the answer, which servers take as an abort too, and
-    offers nothing.
+    ASGI has no word for an unclean end; an application that returns without completing its answer is taken
+    for one.
     """
 
-    __slots__ = ("_connection", "_send", "started")
+    __slots__ = ("_send", "started")
 
-    def __init__(self, send: Send, connection: Connection | None = None) -> None:
+    def __init__(self, send: Send) -> None:
         self._send = send
-        self._connection = connection
         self.started = False
 
     async def start(self, status: int, headers: Sequence[Header]) -> None:
@@ -84,8 +76,47 @@ class AsgiResponder:
         await self._send({"type": "http.response.body", "body": body, "more_body": False})
 
     def offer(self, data: bytes) -> bool:
-        return self._connection is not None and self._connection.offer(data)
+        return False
 
     def abort(self) -> None:
-        if self._connection is not None:
-            self._connection.close_unfinished()
+        """Nothing: see the class."""
+
+
+class DirectResponder:
+    """A Responder that writes to the client's connection itself: no message per event, and one write for a
+    whole answer."""
+
+    __slots__ = ("_connection", "started")
+
+    def __init__(self, connection: PointsmanProtocol) -> None:
+        self._connection = connection
+        self.started = False
+
+    async def start(self, status: int, headers: Sequence[Header]) -> None:
+        self.started = True
+        await self._connection.room()
+        self._connection.begin(status, headers)
+
+    async def write(self, data: bytes) -> None:
+        connection = self._connection
+        if connection.flow.write_paused:
+            await connection.room()
+        connection.piece(data)
+
+    async def finish(self) -> None:
+        await self._connection.room()
+        self._connection.end()
+
+    async def answer(self, status: int, headers: Sequence[Header], body: bytes) -> None:
+        self.started = True
+        await self._connection.room()
+        self._connection.answer(status, headers, body)
+
+    def offer(self, data: bytes) -> bool:
+        if self._connection.flow.write_paused:
+            return False
+        self._connection.piece(data)
+        return True
+
+    def abort(self) -> None:
+        self._connection.close_unfinished()
