@@ -41,8 +41,8 @@ class FirstEventError(Exception):
         detail = {"message": error.message, "type": error.type, "param": None, "code": error.code or None}
         body: dict[str, object] = {"error": detail}
         if api is Api.MESSAGES:
-            kind = error.type or anthropic_type(self.status)
-            body = {"type": "error", "error": {"type": kind, "message": error.message}}
+            name = error.type or anthropic_type(self.status)
+            body = {"type": "error", "error": {"type": name, "message": error.message}}
         self.body = msgspec.json.encode(body)
         # Without a status of its own it is a fault of the engine's, and so worth a try elsewhere.
         failure = failure_of_status(self.status)

@@ -123,8 +123,8 @@ def test_an_error_of_the_engine_is_relayed_with_its_bytes() -> None:
 
 
 ODD = (
-    '{"model": "m", "messages":[{"role":"user","content":"\\u00e9 \\ud83d\\ude00 \u202e \U0001f600 \\/ \\u0000"}'
-    "],"
+    '{"model": "m", "messages":[{"role":"user",'
+    '"content":"\\u00e9 \\ud83d\\ude00 \u202e \U0001f600 \\/ \\u0000"}],'
     ' "zzz": 1e400, "n" : 1,\n\t"big": 123456789012345678901234567890}  \n'
 ).encode()
 
