@@ -16,19 +16,22 @@ from engines.mock.sglang_dialect import sglang_dialect
 from engines.mock.vllm_dialect import vllm_dialect
 
 
-def create_app(settings: MockSettings | None = None, *, unix_origin_s: float | None = None) -> Front:
+def create_app(
+    settings: MockSettings | None = None, *, unix_origin_s: float | None = None, instance: str = ""
+) -> Front:
     """Build the ASGI application of one engine.
 
     Args:
         settings: None takes the defaults.
         unix_origin_s: the date when the engine starts; None reads it. A virtual run gives its own.
+        instance: tells engines with the same settings apart, so that their ids differ.
 
     Raises:
         SettingsError: the settings describe an engine that cannot be.
     """
     settings = settings or MockSettings()
     origin = time.time() if unix_origin_s is None else unix_origin_s  # noqa: TID251 - the composition root
-    process = EngineProcess(settings, origin)
+    process = EngineProcess(settings, origin, instance)
     routes: dict[str, dict[str, Endpoint]] = {}
     front = Front(process, routes)
     rest = rest_app(settings.dialect)

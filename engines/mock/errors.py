@@ -36,6 +36,9 @@ class Refusal(Exception):
     message: str
     param: str | None = None
 
+    def __str__(self) -> str:
+        return self.message
+
     def fields(self) -> dict[str, object]:
         """Return vLLM's error object, in its key order."""
         return {"message": self.message, "type": self.kind, "param": self.param, "code": self.status}

@@ -38,6 +38,9 @@ class Listener(Protocol):
     def reset_connections(self) -> None:
         """End every open connection the hard way."""
 
+    def end_connections(self) -> None:
+        """Close idle connections now and the others when their answer is complete."""
+
     @property
     def connections(self) -> int:
         """Open connections, idle ones too."""
@@ -48,12 +51,14 @@ class EngineProcess:
 
     Args:
         settings: what the engine is.
+        instance: tells engines with the same settings apart, so that their ids differ.
         unix_origin_s: wall-clock time at which the loop's clock is first read; all later wall times are
             computed from the loop's clock, so a virtual loop has virtual dates.
     """
 
-    def __init__(self, settings: MockSettings, unix_origin_s: float) -> None:
+    def __init__(self, settings: MockSettings, unix_origin_s: float, instance: str = "") -> None:
         self.settings = settings
+        self.instance = instance
         self.hardware = Hardware.of(settings)
         self.listener: Listener | None = None
         self.incarnation = 1
@@ -92,7 +97,7 @@ class EngineProcess:
     def draw_id(self, hex_digits: int = 16) -> str:
         """Return an id that repeats from run to run but not within one."""
         self._drawn += 1
-        seed = f"{self.settings.seed}/{self.settings.name}/{self.incarnation}/{self._drawn}"
+        seed = f"{self.instance}/{self.settings.seed}/{self.settings.name}/{self.incarnation}/{self._drawn}"
         return blake2b(seed.encode(), digest_size=16).hexdigest()[:hex_digits]
 
     @property
@@ -229,6 +234,7 @@ class EngineProcess:
         self.up = False
         if self.listener is not None:
             self.listener.close()
+            self.listener.end_connections()
         if how == "abort":
             self.abort_all()
         else:
@@ -259,6 +265,8 @@ class EngineProcess:
             self.listener.close()
             if reset:
                 self.listener.reset_connections()
+            else:
+                self.listener.end_connections()
         delay = self.settings.restart_delay_s if back_after_s is None else back_after_s
         self._later(delay, self.restart)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import codecs
 from collections.abc import Sequence
+from functools import lru_cache
 
 from engines.mock.ask import Answer, Piece, Sampling
 from engines.model.text import text_bytes
@@ -28,6 +29,7 @@ class OutputSequence:
         self.stop_reason: str | int | None = None
         self._sampling = sampling
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._split = False
         self._held = ""
 
     def __repr__(self) -> str:
@@ -44,8 +46,13 @@ class OutputSequence:
         and the caller aborts the job.
         """
         token_ids, finish_reason = self._scripted(token_ids, finish_reason)
+        stopped_by = self._stop_token(token_ids)
+        if stopped_by is not None:
+            self.stop_reason = token_ids[stopped_by]
+            finish_reason = "stop"
+            token_ids = token_ids[: stopped_by + 1]
         self.token_ids += token_ids
-        fresh = self._decoder.decode(text_bytes(token_ids), finish_reason is not None)
+        fresh = self._decoded(token_ids, final=finish_reason is not None)
         if self._sampling.stop:
             fresh, finish_reason = self._cut(fresh, finish_reason)
         self.text += fresh
@@ -62,6 +69,26 @@ class OutputSequence:
     def answer(self) -> Answer:
         """Return the whole answer; asked for once it is finished."""
         return Answer(self.index, self.text, self.token_ids, self.finish_reason or "abort", self.stop_reason)
+
+    def _stop_token(self, token_ids: Sequence[int]) -> int | None:
+        """Where the first stop token is, once there are enough tokens; None when there is none."""
+        stops, before = self._sampling.stop_token_ids, len(self.token_ids)
+        if not stops:
+            return None
+        for at, token in enumerate(token_ids):
+            if token in stops and before + at + 1 >= self._sampling.min_tokens:
+                return at
+        return None
+
+    def _decoded(self, token_ids: Sequence[int], *, final: bool) -> str:
+        """Decode tokens; a lone token of ASCII text, by far the most frequent, takes the short way."""
+        if len(token_ids) == 1 and not self._split:
+            text = _ascii_text(token_ids[0])
+            if text is not None:
+                return text
+        fresh = self._decoder.decode(text_bytes(token_ids), final)
+        self._split = bool(self._decoder.getstate()[0])
+        return fresh
 
     def _scripted(
         self, token_ids: Sequence[int], finish_reason: str | None
@@ -95,6 +122,13 @@ class OutputSequence:
             self._held = window[-keep:]
             return window[:-keep], None
         return window, None
+
+
+@lru_cache(maxsize=1 << 14)
+def _ascii_text(token_id: int) -> str | None:
+    """The text of one token when no character can span its edges, else None."""
+    data = text_bytes((token_id,))
+    return data.decode("ascii") if data.isascii() else None
 
 
 def _possible_beginning(text: str, stops: Sequence[str]) -> int:

@@ -99,9 +99,10 @@ class EngineServer:
             OSError: the port cannot be had.
         """
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(self._protocol, self.host, self.port)
+        self._server = await loop.create_server(self.protocol, self.host, self.port)
         if self.port == 0:
             self.port = self._server.sockets[0].getsockname()[1]
+        self.front.process.instance = f"{self.host}:{self.port}"
 
     def close(self) -> None:
         """Refuse new connections."""
@@ -129,11 +130,15 @@ class EngineServer:
             if connection.transport is not None:
                 reset(connection.transport)
 
+    def end_connections(self) -> None:
+        """Close idle connections now and the others when their answer is complete."""
+        for connection in list(self._state.connections):
+            connection.shutdown()
+
     async def finish(self, deadline_s: float) -> None:
         """Close idle connections at once and the others after their answer; the deadline ends the rest."""
         self.close()
-        for connection in list(self._state.connections):
-            connection.shutdown()
+        self.end_connections()
         if self._state.tasks:
             await asyncio.wait(self._state.tasks, timeout=deadline_s)
         tasks = list(self._state.tasks)
@@ -147,7 +152,8 @@ class EngineServer:
         # One more turn: closed transports tell their protocols.
         await asyncio.sleep(0)
 
-    def _protocol(self) -> HttpToolsProtocol:
+    def protocol(self) -> HttpToolsProtocol:
+        """Return the server side of one new connection."""
         return HttpToolsProtocol(self._config, self._state, {}, None)
 
 

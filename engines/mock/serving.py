@@ -6,6 +6,7 @@ handled once. An API is a record of functions: how to read a body, how to write 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -183,9 +184,26 @@ async def _whole(request: Request, process: EngineProcess, api: Api, generation:
         return
     except ConnectionResetError:
         await request.sever(hard=True)
+    _add_load(request, process)
     cached = generation.cached_tokens if process.settings.enable_prompt_tokens_details else None
     body = api.body(generation.ask, answers, int(process.unix_now()), process.fingerprint, cached)
     await request.answer(200, body)
+
+
+def _add_load(request: Request, process: EngineProcess) -> None:
+    """Put the engine's load beside a body whose request asked for it (ORCA, as vLLM's JSON and TEXT)."""
+    asked = request.header("endpoint-load-metrics-format")
+    if asked is None or process.settings.dialect != "vllm":
+        return
+    load = {
+        "num_requests_waiting": float(process.engine.waiting),
+        "kv_cache_usage_perc": process.engine.kv_usage,
+    }
+    if asked.upper() == "JSON":
+        value = "JSON " + json.dumps({"named_metrics": load})
+    else:
+        value = "TEXT " + ", ".join(f"named_metrics.{name}={number}" for name, number in load.items())
+    request.extra_headers.insert(0, (b"endpoint-load-metrics", value.encode()))
 
 
 class _LateText:

@@ -145,8 +145,12 @@ class ClientWatch:
 
     def __exit__(self, *_: object) -> None:
         self._leave()
-        if self._task is not None:
-            self._task.cancel()
+        task = self._task
+        if task is None:
+            return
+        if task.done() and not task.cancelled():
+            task.result()
+        task.cancel()
 
     async def _watch(self) -> None:
         await client_left(self._receive)

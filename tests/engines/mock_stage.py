@@ -9,6 +9,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
 from engines.mock.app import create_app
 from engines.mock.front import Front
 from engines.mock.settings import MockSettings
@@ -43,6 +45,12 @@ class NetworkListener:
 
     def reset_connections(self) -> None:
         self._network.reset_all(HOST, PORT)
+
+    def end_connections(self) -> None:
+        for transport in self._listener.connections:
+            protocol = transport.get_protocol()
+            assert isinstance(protocol, HttpToolsProtocol)
+            protocol.shutdown()
 
 
 @dataclass

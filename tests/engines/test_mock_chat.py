@@ -273,6 +273,20 @@ def test_details_can_be_switched_off() -> None:
     run(main())
 
 
+def test_a_request_can_ask_for_the_engines_load_beside_its_answer() -> None:
+    async def main() -> None:
+        async with stage() as act:
+            for form, begin in (
+                ("JSON", 'JSON {"named_metrics": {"num_requests_waiting": 0.0'),
+                ("TEXT", "TEXT "),
+            ):
+                header = {"endpoint-load-metrics-format": form}
+                reply = await act.ask("/v1/chat/completions", CHAT, header)
+                assert reply.headers["endpoint-load-metrics"].startswith(begin)
+
+    run(main())
+
+
 def test_stream_interval_sends_the_first_token_alone_and_then_several() -> None:
     events = streamed(max_tokens=8, ignore_eos=True, stream_interval=3, return_token_ids=True)
     counts = [
