@@ -41,6 +41,7 @@ def admin_routes(front: Front) -> APIRouter:
     @router.delete("/state")
     async def forget() -> Response:
         front.seen.clear()
+        front.seen_by_path.clear()
         return reply({"requests": []})
 
     return router
@@ -77,7 +78,7 @@ def state_of(front: Front, *, with_requests: bool) -> dict[str, object]:
         "worst_lag_s": ticker.worst_lag_s,
         "total_lag_s": ticker.total_lag_s,
         "faults": front.faults.state(),
-        "requests_seen": front.seen_total,
+        "requests_seen": dict(front.seen_by_path),
     }
     if with_requests:
         state["requests"] = [seen.state() for seen in front.seen]

@@ -6,7 +6,7 @@ they are plain functions of a request. Everything else goes on to FastAPI.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
@@ -14,7 +14,7 @@ from hashlib import sha256
 from engines.mock.errors import Refusal, body_for, event_for
 from engines.mock.fault_send import SENDING, FaultySend, pause
 from engines.mock.faults import Fault, FaultTable
-from engines.mock.http_account import HttpAccount
+from engines.mock.http_account import UNCOUNTED, HttpAccount
 from engines.mock.per_incarnation import PerIncarnation
 from engines.mock.process import EngineProcess
 from engines.mock.wire import Message, Receive, Request, Scope, Send, Severed, read_body, transport_of
@@ -30,6 +30,9 @@ SGLANG_OPEN = ("/health", "/metrics")
 GARBAGE = b"\x15\x03\x03\x00\x02\x02\x28 this is not HTTP \xff\xfe\r\n\r\n"
 
 SEEN_REQUESTS = 256
+"""Requests that are kept, scrapes and probes not among them."""
+SEEN_PATHS = 256
+"""Paths that are counted by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +73,7 @@ class Front:
         self.faults = FaultTable()
         self._http_account = PerIncarnation(process, lambda _: HttpAccount())
         self.seen: deque[Seen] = deque(maxlen=SEEN_REQUESTS)
-        self.seen_total = 0
+        self.seen_by_path: Counter[str] = Counter()
         self.in_progress = 0
         self._routes = routes
         self._dialect = process.settings.dialect
@@ -194,8 +197,12 @@ class Front:
         return False
 
     def _record(self, request: Request) -> None:
-        self.seen_total += 1
         scope = request.scope
+        path = request.path
+        if path in self.seen_by_path or len(self.seen_by_path) < SEEN_PATHS:
+            self.seen_by_path[path] += 1
+        if path in UNCOUNTED or path.startswith("/mock/"):
+            return
         self.seen.append(
             Seen(
                 method=scope["method"],

@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
+from engines.mock.app import create_app
 from engines.mock.faults import ENGINE_FAULTS, KINDS, REQUEST_FAULTS, Fault
 from router.core.errors import ConnectFailed, UpstreamBroken, UpstreamClosed
 from router.upstream.exchange import Exchange
 from router.virtual.clock import run
-from tests.engines.mock_stage import CHAT, TEXT, Stage, stage
+from tests.engines.mock_stage import CHAT, TEXT, UNIX_ORIGIN_S, Stage, spoken, stage
 
 STREAM = {**TEXT, "max_tokens": 6, "ignore_eos": True, "stream": True}
 POISON = {**TEXT, "kv_transfer_params": {"do_remote_prefill": True}}
@@ -471,6 +472,13 @@ def test_the_state_shows_what_was_received() -> None:
             assert ["x-tenant", "blue"] in seen["headers"]
             assert (seen["method"], seen["query"], seen["body_bytes"]) == ("POST", "x=1", 50)
             assert len(seen["body_sha256"]) == 64
+            for _ in range(3):
+                await act.ask("/metrics")
+            state = await act.state()
+            assert state["requests_seen"]["/metrics"] == 3
+            assert all(one["path"] != "/metrics" for one in state["requests"])
+            await act.ask("/mock/state", method="DELETE")
+            assert (await act.state())["requests"] == []
 
     run(main())
 
@@ -480,5 +488,15 @@ def test_refuse_without_a_listener_is_itself_refused() -> None:
         async with stage() as act:
             act.process.listener = None
             assert (await act.ask("/mock/faults", {"kind": "refuse"})).status == 400
+
+    run(main())
+
+
+def test_a_client_inside_the_process_sees_a_reset_as_an_exception() -> None:
+    async def main() -> None:
+        app = create_app(unix_origin_s=UNIX_ORIGIN_S)
+        app.faults.add(Fault(kind="reset"))
+        with pytest.raises(ConnectionResetError):
+            await spoken(app, "/v1/completions", TEXT)
 
     run(main())
