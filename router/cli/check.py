@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
         return 0
     settings = load(args.config, given(args))
     print(f"good: {args.config or 'flags, environment and defaults'}")
-    open_files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    open_files = _open_files()
     for line in report(settings, open_files):
         print(line)
     for notice in notices(args):
@@ -98,6 +98,12 @@ def warnings(settings: Settings, open_files: int) -> Iterator[str]:
         yield f"of several pools, {', '.join(learning)} must learn their models before requests reach them"
     for name, pool in settings.pools.items():
         yield from _pool_warnings(name, pool, settings)
+
+
+def _open_files() -> int:
+    """Files that a router started here may have open: it raises its soft limit to the hard one."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    return sys.maxsize if hard == resource.RLIM_INFINITY else hard
 
 
 def url(host: str, port: int) -> str:

@@ -63,15 +63,8 @@ class PollingSettings(Section):
     """Each interval varies by this share."""
     timeout_s: Seconds = 2.0
     """A scrape is answered within."""
-    stale_after_periods: Annotated[float, Field(ge=1, le=1000)] = 3.0
-    """Older scrapes are not used; the router's own account is."""
     models_interval_s: Seconds = 15.0
     """Between two looks at a worker's `/v1/models` and `/version`."""
-
-    @property
-    def stale_after_s(self) -> float:
-        """Age (s) from which a scrape is not used."""
-        return self.interval_s * self.stale_after_periods
 
 
 class DiscoverySettings(Section):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated, Final
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import Field
 
 from router.settings.section import Bytes, Seconds, Section
 
@@ -15,8 +15,6 @@ MAX_IN_FLIGHT: Final = 10_000
 """Most requests in flight of one process, whatever the limit of open files allows."""
 _FILES_PER_REQUEST: Final = 3  # a client socket, a worker socket, and one to spare
 _FILES_RESERVED: Final = 256  # listeners, logs, scrapes, probes
-
-RetryAfter = Annotated[int, Field(ge=1, le=60)]
 
 
 class LimitSettings(Section):
@@ -31,10 +29,6 @@ class LimitSettings(Section):
     """Request bodies of one model that may wait."""
     queue_timeout_s: Seconds = 30.0
     """Longest wait in the queue, then 429."""
-    retry_after_min_s: RetryAfter = 1
-    """Least value of the `Retry-After` header."""
-    retry_after_max_s: RetryAfter = 60
-    """Greatest value of the `Retry-After` header; SDKs ignore longer ones."""
     body_bytes: Bytes = 64 * 2**20
     """Largest JSON body, counted after gzip or zstd is undone."""
     buffered_bytes: Bytes = 2**30
@@ -43,14 +37,6 @@ class LimitSettings(Section):
     """Largest multipart body; it is streamed, never buffered, and so never retried."""
     stream_buffer_bytes: Bytes = 256 * 2**10
     """Bytes held for a slow client before reading from its worker pauses."""
-
-    @field_validator("retry_after_max_s")
-    @classmethod
-    def _not_below_min(cls, value: int, info: ValidationInfo) -> int:
-        least = info.data.get("retry_after_min_s", 1)
-        if value < least:
-            raise ValueError(f"it must not be below limits.retry_after_min_s ({least})")
-        return value
 
     def in_flight_bound(self, open_files: int) -> int:
         """Requests in flight at most, when the process may have `open_files` files open.

@@ -43,7 +43,7 @@ class ServerSettings(Section):
     """More paths of the engines that clients may reach, besides the built-in list; `/v1/custom`."""
     request_id_headers: Words = ("x-request-id",)
     """Request headers that may carry the client's id of a call, the first one present wins."""
-    affinity_headers: Words = ("x-session-id",)
+    affinity_headers: Words = ("x-session-id", "x-smg-routing-key")
     """Request headers that name a conversation, for the policy session_affinity; the first one present wins,
     and comes before the names that are known without it (`x-claude-code-session-id`, `prompt_cache_key`)."""
 
@@ -91,5 +91,5 @@ class RequestLogSettings(Section):
     path: FilePath | None = None
     """File that lines are appended to; none without it."""
     salt_file: FilePath | None = None
-    """File with the secret that prompt hashes are salted with; made when missing. None: `<path>.salt`.
+    """File with the secret that prompt hashes are salted with; made when missing. null: `<path>.salt`.
     Routers that share one write hashes that can be compared."""

@@ -232,7 +232,6 @@ def _missing_files(settings: Settings) -> Iterator[str]:
             except ValueError as error:
                 yield f"pools.{name}.workers_file: {error}"
     log = settings.request_log
-    if log.path is not None and not log.path.absolute().parent.is_dir():
-        yield f"request_log.path is {log.path}, but the folder {log.path.absolute().parent} does not exist"
-    if log.salt_file is not None and not log.salt_file.is_file():
-        yield f"request_log.salt_file is {log.salt_file}, but there is no such file"
+    for name, path in (("path", log.path), ("salt_file", log.salt_file)):
+        if path is not None and not path.absolute().parent.is_dir():
+            yield f"request_log.{name} is {path}, but the folder {path.absolute().parent} does not exist"

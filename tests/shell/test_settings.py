@@ -14,6 +14,7 @@ from router.core.worker import Role
 from router.settings import (
     AuthSettings,
     ClientKey,
+    HealthSettings,
     LimitSettings,
     MockGroup,
     PoolSettings,
@@ -106,12 +107,9 @@ def test_a_configured_bound_on_requests_in_flight_is_taken_as_it_is() -> None:
     assert LimitSettings(max_in_flight=20_000).in_flight_bound(1024) == 20_000
 
 
-def test_retry_after_stays_between_1_and_60_and_in_order() -> None:
-    for wrong in ({"retry_after_min_s": 0}, {"retry_after_max_s": 61}):
-        with pytest.raises(ValidationError):
-            LimitSettings.model_validate(wrong)
-    with pytest.raises(ValidationError, match="must not be below"):
-        LimitSettings(retry_after_min_s=20, retry_after_max_s=10)
+def test_a_stall_has_its_bounds_in_order() -> None:
+    with pytest.raises(ValidationError, match="must not be below health.stall_min_s"):
+        HealthSettings(stall_min_s=20, stall_max_s=10)
 
 
 def test_retries_that_are_off_allow_none() -> None:

@@ -315,7 +315,7 @@ def test_a_flag_for_a_pool_is_refused_when_there_are_several(file: Path) -> None
 def test_files_are_looked_at_before_the_start(file: Path, tmp_path: Path) -> None:
     file.write_text(
         f"pools: {{a: {{workers_file: {tmp_path}/none}}}}\n"
-        f"request_log: {{path: {tmp_path}/no/log, salt_file: {tmp_path}/salt}}"
+        f"request_log: {{path: {tmp_path}/no/log, salt_file: {tmp_path}/no/salt}}"
     )
     found = problems(file)
     assert len(found) == 3
@@ -326,7 +326,6 @@ def test_files_are_looked_at_before_the_start(file: Path, tmp_path: Path) -> Non
 
 def test_files_that_are_there_are_taken(file: Path, tmp_path: Path) -> None:
     (tmp_path / "workers").write_text("http://a:1")
-    (tmp_path / "salt").write_text("s")
     file.write_text(
         f"pools: {{a: {{workers_file: {tmp_path}/workers}}}}\n"
         f"request_log: {{path: {tmp_path}/log, salt_file: {tmp_path}/salt}}"
