@@ -126,10 +126,17 @@ class Pool:
         if not self.candidates(request) and not self._hope(request):
             raise NoWorker(f"no worker can take a request for `{request.model}` now", retry_after_s=5.0)
         queued = self._queued_by_model.get(request.model, 0)
-        if queued >= self.rules.max_queued or not self._budgets.queued_bytes.take(request.body_bytes):
+        full = queued >= self.rules.max_queued and not self._starts_at_once(request)
+        if full or not self._budgets.queued_bytes.take(request.body_bytes):
             raise QueueFull(f"too many requests for `{request.model}` are waiting", retry_after_s=1.0)
         self._queued_by_model[request.model] = queued + 1
         self._waiting[request.id] = _Waiting(request, now)
+
+    def _starts_at_once(self, request: Request) -> bool:
+        """Whether it only passes through the queue, so that a pool whose queue is 0 long can take it."""
+        in_flight = self._budgets.in_flight
+        has_room = in_flight.used < in_flight.limit and bool(self._open(self.candidates(request), request))
+        return has_room and not self._waiting
 
     def withdraw(self, request_id: str) -> bool:
         """The client left while waiting. False when the request does not wait (any more)."""

@@ -94,6 +94,15 @@ def test_a_full_queue_refuses_and_says_when_to_come_back() -> None:
     assert made.queued == 2
 
 
+def test_without_a_queue_only_what_starts_at_once_is_taken() -> None:
+    made = pool("a", max_queued=0, in_flight=1)
+    lease = place(made)
+    with pytest.raises(QueueFull):
+        made.submit(request(), 1.0)
+    made.release(lease, Outcome.OK, 2.0)
+    place(made)
+
+
 def test_the_queue_is_bounded_in_bytes_too_and_gives_them_back() -> None:
     made = pool("a", policy=Nobody(), queued_bytes=100)
     first = request(body_bytes=80)
