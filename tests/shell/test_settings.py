@@ -108,7 +108,7 @@ def test_a_configured_bound_on_requests_in_flight_is_taken_as_it_is() -> None:
 
 
 def test_a_stall_has_its_bounds_in_order() -> None:
-    with pytest.raises(ValidationError, match="must not be below health.stall_min_s"):
+    with pytest.raises(ValidationError, match="must not be below"):
         HealthSettings(stall_min_s=20, stall_max_s=10)
 
 
