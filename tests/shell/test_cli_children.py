@@ -170,7 +170,8 @@ async def test_the_last_one_started_ends_first() -> None:
     async with together(always) as children:
         for name in ("engine", "router"):
             await children.start(Program(name, FOREVER, ("u",)))
-            children._children[-1].ended.add_done_callback(lambda _, name=name: order.append(name))
+            children._children[-1].ended.set_name(name)
+            children._children[-1].ended.add_done_callback(lambda task: order.append(task.get_name()))
     await asyncio.sleep(0)
     assert order == ["router", "engine"]
 
