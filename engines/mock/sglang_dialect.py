@@ -126,7 +126,7 @@ def sglang_routes(process: EngineProcess) -> APIRouter:
     @router.post("/abort_request")
     async def abort_request(request: WebRequest) -> Response:
         fields = await body_of(request)
-        process.abort_all(None if fields.flag("abort_all") else fields.text("rid") or "")
+        process.abort(None if fields.flag("abort_all") else fields.text("rid") or "")
         return Response(b"")
 
     return router
