@@ -23,15 +23,15 @@ class PerIncarnation(Generic[T]):
     def __init__(self, process: EngineProcess, build: Callable[[EngineProcess], T]) -> None:
         self._process = process
         self._build = build
-        self._incarnation = process.incarnation
-        self._value = build(process)
+        self._incarnation: int | None = None
+        self._value: T | None = None
 
     def __repr__(self) -> str:
         return f"<PerIncarnation #{self._incarnation} {self._value!r}>"
 
     def get(self) -> T:
         """Return the value of the present incarnation."""
-        if self._incarnation != self._process.incarnation:
+        if self._value is None or self._incarnation != self._process.incarnation:
             self._incarnation = self._process.incarnation
             self._value = self._build(self._process)
         return self._value
