@@ -28,7 +28,7 @@ from router.settings.configuration import Settings
 
 _USAGE = b',"stream_options":{"include_usage":true}}'
 _UNMEASURED = PromptSize()
-_AFFINITY_HEADERS = (b"x-session-id", b"x-smg-routing-key", b"x-claude-code-session-id")
+_CLAUDE_CODE_SESSION = b"x-claude-code-session-id"
 
 
 @dataclass(slots=True, eq=False)
@@ -86,6 +86,8 @@ class Admission:
         self._limits = settings.limits
         self._timeouts = settings.timeouts
         self._inject_usage = settings.usage.inject
+        named = (name.encode() for name in settings.server.affinity_headers)
+        self._affinity_headers = (*named, _CLAUDE_CODE_SESSION)
         self._tokens = tokens
         self._owners = owners
         self._now = now
@@ -205,13 +207,21 @@ class Admission:
             sequences=body.sequences,
             body_bytes=len(body.data),
             pinned=self._owners.owner(previous) if previous is not None else None,
-            affinity=_affinity(call, body),
+            affinity=self._affinity(call, body),
             tenant=call.client.tenant,
             slo=call.client.slo,
             priority=body.priority or 0,
             trusted=call.client.trusted,
             key=body.key,
         )
+
+    def _affinity(self, call: Call, body: Body) -> str | None:
+        """What keeps a conversation together. Not `user`: that names a person, who may have many."""
+        for name in self._affinity_headers:
+            value = call.by_name.get(name)
+            if value:
+                return value.decode("latin-1")
+        return next(iter(body.affinity_fields), None)
 
     def _patience_s(self, call: Call, *, streamed: bool) -> float:
         if not streamed:
@@ -231,12 +241,3 @@ def _with_usage(data: bytes, options: dict[str, Any]) -> bytes:
     if b'"stream_options"' in data or not trimmed.endswith(b"}"):
         return edit_body(data, replace={"stream_options": options})
     return trimmed[:-1] + _USAGE
-
-
-def _affinity(call: Call, body: Body) -> str | None:
-    """What keeps a conversation together. Not `user`: that names a person, who may have many."""
-    for name in _AFFINITY_HEADERS:
-        value = call.by_name.get(name)
-        if value:
-            return value.decode("latin-1")
-    return body.prompt_cache_key or body.conversation

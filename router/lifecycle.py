@@ -80,10 +80,15 @@ async def _run(settings: Settings) -> int:
         wall=time.time,  # noqa: TID251 - this is the composition root of the process
         open_files=raise_open_files(),
     )
-    process = Process(Router(settings, world), world)
+    try:
+        router = Router(settings, world)
+    except (OSError, ValueError) as error:  # the request log cannot be written, or its salt is none
+        log.error("%s", error)  # noqa: TRY400 - a wrong file needs no stack trace
+        return 1
+    process = Process(router, world)
     signals = Signals(loop)
-    if process.router.request_log is not None:
-        loop.add_signal_handler(signal.SIGHUP, process.router.request_log.reopen)
+    if router.request_log is not None:
+        loop.add_signal_handler(signal.SIGHUP, router.request_log.reopen)
     try:
         await process.open()
     except OSError as error:

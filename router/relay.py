@@ -26,6 +26,9 @@ from router.upstream.exchange import Exchange
 
 _DONE = b"data: [DONE]"
 _MAX_HELD_BYTES = 64 * 1024
+_REPORT_S = 0.05
+"""The mirror hears of a stream this often: it counts thousands of KV tokens, and a few of them late change no
+placement, but hearing of each costs more than scanning it."""
 
 
 class FirstEventError(Exception):
@@ -82,6 +85,7 @@ class StreamRelay:
         "_now",
         "_observe_gap",
         "_quiet",
+        "_report_at",
         "_responder",
         "_scanner",
         "_tokens_per_event",
@@ -105,6 +109,7 @@ class StreamRelay:
         self._now = now
         self._idle_s = deadlines.idle_s
         self._tokens_per_event = 1.0
+        self._report_at = 0.0
         self._quiet: Alarm | None = None
         self._responder: Responder | None = None
         self._observe_gap: Callable[[float], None] | None = None
@@ -160,12 +165,10 @@ class StreamRelay:
                     seen = facts.events
                     last_event = self._now()
                     self._advance(last_event)
-                if facts.failed:
+                # Nothing ends before one of these is there; most events are told by three cheap looks.
+                if (facts.finish_reasons or facts.done or facts.error is not None) and self._failed():
                     await self._write(_without_done(piece))
                     return False
-                if scanner.complete:
-                    # The lease follows the engine: a client that reads slowly holds no slot.
-                    self._held.settle_now()
                 if piece:
                     await self._write(piece)
                 data = await self._exchange.read(last_event + self._idle_s, "idle")
@@ -176,6 +179,16 @@ class StreamRelay:
             if self._quiet is not None:
                 self._quiet.cancel()
 
+    def _failed(self) -> bool:
+        """Whether the engine broke its answer off in words. One that is complete gives its slot back at once:
+        the lease follows the engine, not a client that reads slowly."""
+        if self._scanner.facts.failed:
+            return True
+        if self._scanner.complete and not self._held.lease.settled:
+            self._report()
+            self._held.settle_now()
+        return False
+
     async def _at_end(self) -> bool:
         rest = self._scanner.flush()
         if rest:
@@ -185,15 +198,20 @@ class StreamRelay:
         return True
 
     def _advance(self, now: float) -> None:
-        """Moves the mirror and the gap histogram by what was just read."""
+        """Moves the gap histogram and, now and then, the mirror by what was just read."""
+        gap_s = self._journey.event(now)
+        if self._observe_gap is not None and gap_s:
+            self._observe_gap(gap_s)
+        if now >= self._report_at:
+            self._report_at = now + _REPORT_S
+            self._report()
+
+    def _report(self) -> None:
         facts = self._scanner.facts
         generated = facts.generated_tokens
         if generated is None:
             generated = round(facts.content_events * self._tokens_per_event)
         self._held.progress(generated_tokens=generated, prompt_tokens=facts.prompt_tokens)
-        gap_s = self._journey.event(now)
-        if self._observe_gap is not None and gap_s:
-            self._observe_gap(gap_s)
 
     async def _write(self, data: bytes) -> None:
         if not data or self._responder is None:
