@@ -18,13 +18,20 @@ from engines.model.specs import GPUS, MODELS
 _LEVELS = ("debug", "info", "warning", "error")
 
 
+class _Help(argparse.ArgumentDefaultsHelpFormatter):
+    """Shows defaults, but not the absence of one."""
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        return action.help if action.default is None else super()._get_help_string(action)
+
+
 def parser() -> argparse.ArgumentParser:
     """Return the command line's parser; every default is the settings' own."""
     default = MockSettings()
     command = argparse.ArgumentParser(
         prog="pointsman mock",
         description="Serve mock LLM engines that a router cannot tell from vLLM or SGLang.",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        formatter_class=_Help,
     )
     _place(command)
     _model(command, default)
