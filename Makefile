@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: up test check format lint types contracts bench bench-peers test-real clean
+.PHONY: up test check format lint types contracts bench bench-peers test-real test-real-light clean
 
 up: $(STAMP)            ## router and the mock fleet of config.yaml
 	$(BIN)/pointsman up
@@ -31,9 +31,13 @@ bench: $(STAMP)         ## speed and memory of our own parts
 bench-peers: $(STAMP)   ## against other routers, all in one run
 	$(BIN)/python -m benchmarks.peers
 
-test-real: $(STAMP)     ## client probes against engines that are not ours
+test-real: $(STAMP)     ## client probes against engines that are not ours: mlx-lm and vLLM
 	$(BIN)/python -m tests.real.install
 	$(BIN)/pytest -q -m real tests/real
+
+test-real-light: $(STAMP) ## the same against mlx-lm alone, which is small
+	$(BIN)/python -m tests.real.install mlx-lm
+	$(BIN)/pytest -q -m real tests/real/test_mlx_lm.py
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv

@@ -1,0 +1,29 @@
+"""These tests run only when asked for (`make test-real`): the suite is the same on every machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.real.install import is_installed
+
+HERE = Path(__file__).parent
+_ENGINES = {"test_mlx_": "mlx-lm", "test_vllm_": "vllm"}
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    asked = "real" in str(config.getoption("markexpr"))
+    for item in items:
+        if HERE not in item.path.parents:
+            continue
+        engine = next((name for start, name in _ENGINES.items() if item.path.name.startswith(start)), None)
+        if engine is None:
+            continue
+        item.add_marker(pytest.mark.real)
+        if not asked:
+            item.add_marker(pytest.mark.skip(reason=f"asks a real {engine}: make test-real"))
+        elif not is_installed(engine):
+            item.add_marker(
+                pytest.mark.skip(reason=f"{engine} is absent: python -m tests.real.install {engine}")
+            )
