@@ -145,12 +145,11 @@ def test_tools_are_called(client: OpenAI) -> None:
 
 
 def test_tool_calls_stream_in_pieces(client: OpenAI) -> None:
-    named = {"type": "function", "function": {"name": "weather"}}
     stream = client.chat.completions.create(
         model=MODEL,
         messages=HELLO,
         tools=[WEATHER],
-        tool_choice=named,  # type: ignore[arg-type]  # a literal of the right form
+        tool_choice={"type": "function", "function": {"name": "weather"}},
         stream=True,
     )
     with stream:
@@ -242,11 +241,10 @@ def test_a_fleet_that_is_down_is_unavailable(programs: Programs) -> None:
 def test_an_engine_that_crashes_in_the_middle_never_looks_complete(client: OpenAI, demo: Router) -> None:
     for engine in demo.engines:
         engine.fault(kind="crash", after_events=3, count=1, delay_s=0)
-    reasons = []
+    reasons: list[str | None] = []
     stream = client.chat.completions.create(model=MODEL, messages=HELLO, stream=True, extra_body=exactly(500))
     with stream, pytest.raises(APIError) as raised:
-        for event in stream:
-            reasons += [choice.finish_reason for choice in event.choices]
+        reasons.extend(choice.finish_reason for event in stream for choice in event.choices)
     assert reasons
     assert not any(reasons)
     assert raised.value.code == "upstream_broken"
