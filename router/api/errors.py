@@ -8,31 +8,22 @@ import msgspec
 
 from router.core.errors import ModelNotFound, NotFound, QueueFull, RouterError, Unauthorized
 from router.core.request import Api
+from router.core.stream_error import anthropic_type
 
 _encode = msgspec.json.Encoder().encode
 _JSON = (b"content-type", b"application/json")
 _MIN_RETRY_AFTER_S = 1
 _MAX_RETRY_AFTER_S = 60
 
-_ANTHROPIC_TYPES = {
-    400: "invalid_request_error",
-    401: "authentication_error",
-    403: "permission_error",
-    404: "not_found_error",
-    413: "request_too_large",
-    429: "rate_limit_error",
-    503: "overloaded_error",
-    504: "timeout_error",
-}
-
 
 def error_body(error: RouterError, api: Api) -> bytes:
     """The JSON body of an error: Anthropic's shape for Messages, OpenAI's for everything else."""
     if api is Api.MESSAGES:
-        kind = _ANTHROPIC_TYPES.get(error.status, "api_error")
-        return _encode({"type": "error", "error": {"type": kind, "message": error.message}})
-    detail = {"message": error.message, "type": error.type, "param": error.param, "code": error.code}
-    return _encode({"error": detail})
+        detail = {"type": anthropic_type(error.status), "message": error.message}
+        return _encode({"type": "error", "error": detail})
+    return _encode(
+        {"error": {"message": error.message, "type": error.type, "param": error.param, "code": error.code}}
+    )
 
 
 def error_headers(error: RouterError) -> list[tuple[bytes, bytes]]:
