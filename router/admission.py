@@ -116,6 +116,7 @@ class Admission:
             length=call.by_name.get(b"content-length"),
             max_bytes=self._limits.body_bytes,
         )
+        call.received = self._now()
         body = parse_body(held.data, call.route.api)
         dispatcher = self.dispatcher_for(body.model)
         data, hide_usage = self._for_engine(body, trusted=call.client.trusted)

@@ -18,6 +18,7 @@ class Call:
     target: path and query as the engine should get them.
     by_name: the last value of each header, names in lower case.
     arrived: when its head was read (s, the router's clock).
+    received: when the last byte of its body was; until then, `arrived`.
     """
 
     id: str
@@ -29,3 +30,7 @@ class Call:
     client: Client
     receive: Receive
     arrived: float
+    received: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.received = self.arrived

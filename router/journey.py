@@ -12,12 +12,13 @@ from dataclasses import dataclass
 from router.call import Call
 from router.core.answer import Usage
 from router.core.errors import DeadlineExceeded, RouterError
-from router.core.lease import Lease, Outcome
+from router.core.lease import Outcome
 from router.core.phase import FINAL, Phase, Step, advance
 from router.core.pool import Pool
 from router.core.request import Request
 from router.core.retry import Failure
 from router.core.stream_events import StreamFacts
+from router.dispatch import Held
 from router.telemetry.metrics import Finish, Metrics
 from router.telemetry.record import Phases, Placement, RequestRecord
 from router.telemetry.request_log import RequestLog
@@ -47,6 +48,7 @@ class Journey:
         "_closed",
         "_decided_s",
         "_last_event",
+        "_overhead_s",
         "_placed_at",
         "_placements",
         "_queued_s",
@@ -82,6 +84,7 @@ class Journey:
         self._telemetry = telemetry
         self._placements: list[Placement] = []
         self._queued_s: float | None = None
+        self._overhead_s: float | None = None
         self._decided_s: float | None = None
         self._placed_at: float | None = None
         self._sent_at: float | None = None
@@ -98,14 +101,17 @@ class Journey:
         self.model = request.model
         self.step(Step.SUBMIT)
 
-    def placed(self, lease: Lease, pool: Pool) -> None:
+    def placed(self, held: Held, pool: Pool) -> None:
         """A worker was chosen."""
         self.step(Step.ASSIGN)
+        lease = held.lease
         policy, role = pool.policy_name, pool.rules.role.value
         now = self._telemetry.now()
         self._placed_at = now
         if self._queued_s is None:
-            self._queued_s = now - self.call.arrived
+            own_s = now - self.call.received
+            self._queued_s = own_s if held.waited else 0.0
+            self._overhead_s = None if held.waited else own_s
         self.worker = lease.worker
         self._placements.append(
             Placement(worker=lease.worker, role=role, policy=policy, reason=lease.reason, cost=lease.cost)
@@ -188,6 +194,7 @@ class Journey:
                 status=self.status if self.status is not None else 500,
                 duration_s=now - self.call.arrived,
                 queue_s=self._queued_s,
+                overhead_s=self._overhead_s,
                 ttft_s=None if self.first_event_at is None else self.first_event_at - self.call.arrived,
                 tpot_s=self._tpot_s(output),
                 prompt_tokens=usage.prompt_tokens if usage else None,

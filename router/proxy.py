@@ -145,7 +145,7 @@ class Proxy:
                 raise
             return before  # nobody else has room: the client learns what went wrong, not that
         with held:
-            journey.placed(held.lease, job.dispatcher.pool)
+            journey.placed(held, job.dispatcher.pool)
             try:
                 await self._legs.run(job, held, responder, journey)
             except LegFailed as failure:

@@ -24,9 +24,11 @@ class Held:
     and a block that simply ends was a success.
     """
 
-    __slots__ = ("_dispatcher", "lease", "outcome", "reason")
+    __slots__ = ("_dispatcher", "lease", "outcome", "reason", "waited")
 
-    def __init__(self, dispatcher: Dispatcher, lease: Lease) -> None:
+    def __init__(self, dispatcher: Dispatcher, lease: Lease, *, waited: bool) -> None:
+        """`waited`: the request stood in the queue, rather than being placed as it came."""
+        self.waited = waited
         self._dispatcher = dispatcher
         self.lease = lease
         self.outcome: Outcome | None = None
@@ -105,8 +107,8 @@ class Dispatcher:
         try:
             if self.pool.queued == 1 and not self.pool.decides_by_batch:
                 for lease in self._assign(now):
-                    return Held(self, lease)
-            return Held(self, await self._wait(request.id))
+                    return Held(self, lease, waited=False)
+            return Held(self, await self._wait(request.id), waited=True)
         finally:
             self.pool.withdraw(request.id)
 

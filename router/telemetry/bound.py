@@ -20,7 +20,8 @@ class Finish:
         status: HTTP status that the client got, 499 when it left.
         duration_s: first byte of the request to the last of the answer.
         queue_s: waiting in the router for a worker.
-        overhead_s: the router's own share of the time to the first byte: parsing, choosing, sending.
+        overhead_s: the router's own share of the time to the first byte: from the last byte of the request
+            to the choice of a worker; None for a request that had to wait for one.
         ttft_s: first byte of the request to the first data event, or to the body when not streamed.
         tpot_s: mean time per output token after the first.
         prompt_tokens, output_tokens: as the engine reported them, else as counted.

@@ -251,7 +251,7 @@ def test_a_json_answer_to_a_streaming_request_passes() -> None:
 
 def test_the_ledger_follows_the_stream_while_it_runs() -> None:
     async def scene(act: Live) -> None:
-        visit = await act.open(CHAT, {**STREAM, "max_tokens": 50})
+        visit = await act.open(CHAT, {**STREAM, "max_tokens": 400})
         worker = act.worker("a")
         seen = []
         while await visit.read():
