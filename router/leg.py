@@ -202,17 +202,23 @@ class Legs:
         if not leg.responder.started:
             await leg.responder.start(leg.exchange.status, self._headers(leg, streamed=True))
         try:
-            whole = await relay.after_commit(first, leg.responder)
+            await self._after_commit(leg, relay, scanner, first)
         except RouterError as error:
-            if relay.at_boundary:
+            # An abort in a finish reason looks like an end to most clients; only an error event says it all.
+            if relay.at_boundary and scanner.facts.error is None:
                 await leg.responder.write(self._farewell(leg, scanner, error))
             raise
+        leg.journey.finished(leg.exchange.status)
+        await leg.responder.finish()
+
+    async def _after_commit(
+        self, leg: _Leg, relay: StreamRelay, scanner: StreamScanner, first: bytes
+    ) -> None:
+        whole = await relay.after_commit(first, leg.responder)
         self._learn(leg, scanner)
         if not whole:
             leg.held.settle(Outcome.FAILED, "broke off its stream")
             raise UpstreamBroken("The worker broke off its answer.")
-        leg.journey.finished(leg.exchange.status)
-        await leg.responder.finish()
 
     def _farewell(self, leg: _Leg, scanner: StreamScanner, error: RouterError) -> bytes:
         request = leg.job.request
@@ -225,7 +231,7 @@ class Legs:
         timeouts = self._settings.timeouts
         return StreamDeadlines(
             first_event_by=job.answer_by,
-            comments_commit_at=self._now() + timeouts.comment_commit_s,
+            comments_commit_at=job.call.arrived + timeouts.comment_commit_s,
             idle_s=timeouts.idle_s,
             idle_lost_worker_s=timeouts.idle_lost_worker_s,
             keep_alive_s=timeouts.keep_alive_s,

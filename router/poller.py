@@ -98,9 +98,11 @@ class Poller:
         self._supervisor.start(f"scrape {member.name}", lambda: self._scrape_loop(member, asked))
 
     def unwatch(self, member: Member) -> None:
-        """A worker left."""
+        """A worker left. As long as it has streams, somebody looks whether its process is still there."""
         for kind in ("probe", "scrape"):
             self._supervisor.stop(f"{kind} {member.name}")
+        if not member.worker.mirror.idle:
+            self._supervisor.start(f"farewell {member.name}", lambda: self._see_off(member))
 
     async def refresh_models(self, member: Member) -> None:
         """Reads a worker's list of models now: it answered that it does not know one."""
@@ -123,6 +125,24 @@ class Poller:
             await self._scrape(member, asked)
             period_s = self._polling.interval_s * (_METRICS_LOST_PERIODS if asked.without_metrics else 1)
             await asyncio.sleep(self._jittered(period_s, self._polling.jitter))
+
+    async def _see_off(self, member: Member) -> None:
+        """Until the last stream of a worker that left has ended, or its port refuses: what is silent then
+        will not speak again."""
+        roster = member.dispatcher.pool.roster
+        asked = _Asked(health_path=self._health.path)
+        while True:
+            await asyncio.sleep(self._jittered(self._health.interval_s, self._health.jitter))
+            if roster.workers.get(member.name) is not member.worker:
+                return
+            try:
+                await self._ask_health(member, asked)
+            except ConnectFailed as error:
+                if error.refused and roster.workers.get(member.name) is member.worker:
+                    roster.sign(member.name, Sign.REFUSED, self._now(), "refused a probe")
+                    return
+            except UpstreamError as error:
+                log.debug("worker %s, which left, answers no probe: %s", member.name, error.message)
 
     def _jittered(self, period_s: float, jitter: float) -> float:
         return period_s * self._random.uniform(1 - jitter, 1 + jitter)

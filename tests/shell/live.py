@@ -14,6 +14,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
 from engines.mock.app import create_app
 from engines.mock.front import Front
 from engines.mock.settings import MockSettings
@@ -172,6 +174,12 @@ class MockEngine:
     def reset_connections(self) -> None:
         self._network.reset_all(self.host, self.port)
 
+    def end_connections(self) -> None:
+        for end in self._listener.connections:
+            protocol = end.get_protocol()
+            assert isinstance(protocol, HttpToolsProtocol)
+            protocol.shutdown()
+
 
 class _Door:
     """Stands where a listening socket would."""
@@ -276,6 +284,20 @@ class Live:
         await self.network.connect(origin, lambda: client)
         return client
 
+    async def open_raw(self, body: object, path: str = CHAT) -> RawClient:
+        """A raw client that has asked, and reads when it likes."""
+        client = await self.raw()
+        data = json.dumps(body).encode()
+        client.send(b"POST %b HTTP/1.1\r\nhost: r\r\ncontent-length: %d\r\n\r\n" % (path.encode(), len(data)))
+        client.send(data)
+        return client
+
+    def server_end(self, client: RawClient) -> Any:
+        """The router's protocol behind the connection of a raw client."""
+        here = client.transport.get_extra_info("sockname")
+        ends = self.process.data.state.connections
+        return next(end for end in ends if end.transport.get_extra_info("peername") == here)
+
     async def debug_state(self) -> Any:
         return (await self.ask("/debug/state", origin=ADMIN)).json()
 
@@ -292,7 +314,11 @@ class Live:
 
     @property
     def pool(self) -> Any:
-        return next(iter(self.router.fleet.dispatchers.values())).pool
+        return self.dispatcher.pool
+
+    @property
+    def dispatcher(self) -> Any:
+        return next(iter(self.router.fleet.dispatchers.values()))
 
     def worker(self, name: str) -> Any:
         member = self.router.fleet.member(name)
@@ -317,6 +343,10 @@ class Live:
         for _ in range(count):
             await asyncio.sleep(0)
 
+    def assert_no_lease(self) -> None:
+        assert self.router.fleet.in_flight.used == 0
+        assert_idle(self.pool)
+
     def assert_zero(self) -> None:
         """The first law, in the router's accounts and in the engines'."""
         router = self.router
@@ -331,7 +361,7 @@ class Live:
         assert not any(router.legs._relays.values())
         for puppet in self.puppets.values():
             assert puppet.running == 0, [ask for ask in puppet.asks if not ask.ended]
-        for mock in self.mocks.values():
+        for mock in (mock for mock in self.mocks.values() if mock.process.up):
             engine = mock.process.engine
             assert (engine.running, engine.waiting, engine.kv_usage) == (0, 0, 0.0)
             assert mock.process.in_progress == 0
@@ -344,7 +374,7 @@ class Live:
         await self.process.aclose()
         await self.client.aclose()
         await self.clear()
-        await self.turns()
+        await asyncio.sleep(SETTLED_S)  # the last bytes are still on their way
         left = asyncio.all_tasks() - {asyncio.current_task()}
         assert not left, left
         timers = [timer for timer in self.loop._scheduled if not timer.cancelled()]

@@ -195,7 +195,7 @@ class Puppet:
         self.serve = serve
         self.asks: list[Ask] = []
         self.probes: list[tuple[str, float]] = []
-        self.metrics: str | None = None
+        self.metrics: str | None = ""
         self.health = 200
         self.models: dict[str, int | None] = {MODEL: None}
         self.at_head = False
