@@ -121,8 +121,12 @@ class Health:
     since: float = 0.0
     timeouts: int = 0
     failures: int = 0
+    refuses: bool = False
+    """Whether its port was last seen refusing, whatever the state is called."""
     returned: float | None = None
     """When it last came back into rotation; None for one that never left it."""
+    slept: bool = False
+    """It fell asleep and was not in rotation since: the KV that it had is gone."""
 
     def take(self, sign: Sign, now: float, reason: str = "") -> bool:
         """Applies a sign; True when the state changed. Raises InternalError for one the table lacks."""
@@ -133,6 +137,7 @@ class Health:
         before, self.state = self.state, after
         if after is before:
             return False
+        self.slept = self.slept or after is State.ASLEEP
         if after is State.READY:
             self.timeouts = self.failures = 0
             if before in (State.EJECTED, State.ASLEEP):

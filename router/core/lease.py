@@ -17,12 +17,13 @@ class Outcome(enum.Enum):
     CANCELLED = "cancelled"
     """The client left."""
     FAILED = "failed"
-    """The worker broke its answer, reset the connection or answered 5xx."""
+    """The worker broke its answer, reset the connection, let nobody in, or answered 5xx."""
     BUSY = "busy"
     """The engine is full (429, 503): nothing is wrong with it, but another one may take the request."""
     UNREACHABLE = "unreachable"
-    """Nothing was sent: refused or no route."""
+    """Its port refuses connections; nothing was sent."""
     TIMEOUT = "timeout"
+    """A deadline ran out after the request was sent. Whose fault that is depends on how silent it was."""
     EXPIRED = "expired"
     """The reaper settled it: nobody else did."""
 
@@ -69,8 +70,13 @@ class Lease:
     @property
     def remaining_tokens(self) -> int:
         """Output still expected. Never 0 while it runs: an overrun stays visible."""
-        floor = max(8, self.expected_tokens // 10)
-        return max(self.expected_tokens - self.generated_tokens, min(floor, self.expected_tokens))
+        expected = self.expected_tokens
+        left = expected - self.generated_tokens
+        # Written without min and max: it is read twice per event.
+        floor = 8 if expected < 80 else expected // 10
+        if left >= floor:
+            return left
+        return floor if floor < expected else expected
 
     def __repr__(self) -> str:
         state = self.outcome.value if self.outcome else "held"

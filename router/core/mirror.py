@@ -60,7 +60,13 @@ class Mirror:
         self.streams -= lease.request.stream
         if not lease.prefilled:
             self.queued_tokens -= lease.prompt_tokens
-        if min(self.in_flight, self.sequences, self.kv_tokens, self.queued_tokens, self.remaining_tokens) < 0:
+        if (
+            self.in_flight < 0
+            or self.sequences < 0
+            or self.kv_tokens < 0
+            or self.queued_tokens < 0
+            or self.remaining_tokens < 0
+        ):
             raise InternalError(f"an account fell below zero when settling {lease!r}: {self!r}")
 
     @property

@@ -8,22 +8,23 @@ of a settled lease changes nothing. After every lease has ended it shows zero ev
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 from router.core.budget import Budget
+from router.core.eligibility import Eligibility
 from router.core.errors import InternalError, NoWorker, QueueFull, RouterError
 from router.core.health import Sign, State
 from router.core.lease import Lease, Outcome
+from router.core.patience import Patience
 from router.core.policy import AnyPolicy, BatchPolicy, Choice, Commits, PairPolicy, Policy, Settles
+from router.core.queue import UNKNOWN, Queue, Waiting
 from router.core.request import Request
 from router.core.roster import Roster
 from router.core.worker import Role, Worker
 
 _GOOD = frozenset({Outcome.OK, Outcome.CLIENT_ERROR})
 _BAD = frozenset({Outcome.FAILED, Outcome.TIMEOUT})
-# Until a worker is calibrated, a prefill is assumed to take at most this long per token (slow end of the
-# GPUs in the specs table); it only widens the patience with a silent worker.
-_PREFILL_PRIOR_S = 0.3e-3
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,16 +56,10 @@ class PoolBudgets:
     queued_bytes: Budget
 
 
-@dataclass(slots=True)
-class _Waiting:
-    request: Request
-    since: float
-
-
 class Pool:
     """One role's workers and the requests that wait for them.
 
-    Mutable state: `_waiting` (oldest first), `_queued_by_model`, `_leases`, and the roster with its mirrors.
+    Mutable state: the queue, `_leases`, and the roster with its mirrors.
     """
 
     def __init__(
@@ -77,17 +72,23 @@ class Pool:
     ) -> None:
         self.rules = rules
         self.roster = roster if roster is not None else Roster()
+        self.eligible = Eligibility(self.roster, late_binding=rules.late_binding)
         self.partner: Pool | None = None
         """The prefill pool that a PairPolicy picks from."""
         self.use(policy, rules.policy)
         self._budgets = budgets
         self._expect = expect
-        self._waiting: dict[str, _Waiting] = {}
-        self._queued_by_model: dict[str, int] = {}
+        self._queue = Queue(rules.max_queued, budgets.queued_bytes)
+        self._patience = Patience(rules.stall_min_s, rules.stall_max_s)
         self._leases: set[Lease] = set()
 
     def use(self, policy: AnyPolicy, name: str) -> None:
-        """Decides by `policy` from now on. Requests that wait and leases that are held stay as they are."""
+        """Decides by `policy` from now on. Requests that wait and leases that are held stay as they are.
+
+        Raises InternalError for an object that is none of the three shapes of a policy.
+        """
+        if not isinstance(policy, BatchPolicy | PairPolicy | Policy):
+            raise InternalError(f"{policy!r} has none of the methods of a policy")
         self.policy = policy
         self.policy_name = name
         # Which shape it has is asked once: protocol checks are too slow for every request.
@@ -106,7 +107,7 @@ class Pool:
 
     @property
     def queued(self) -> int:
-        return len(self._waiting)
+        return len(self._queue)
 
     @property
     def in_flight(self) -> int:
@@ -114,7 +115,7 @@ class Pool:
 
     def waits(self) -> Iterator[tuple[str, float]]:
         """(model, since when) of every waiting request."""
-        return ((waiting.request.model, waiting.since) for waiting in self._waiting.values())
+        return ((waiting.request.model, waiting.since) for waiting in self._queue)
 
     def submit(self, request: Request, now: float) -> None:
         """Puts a request into the queue; `assign` takes it out.
@@ -122,100 +123,130 @@ class Pool:
         Raises:
             NoWorker: nobody can take it, now or soon.
             QueueFull: too many requests or bytes wait already.
+            InternalError: one of the same id waits already.
         """
-        if not self.candidates(request) and not self._hope(request):
+        if self._in_vain(request):
             raise NoWorker(f"no worker can take a request for `{request.model}` now", retry_after_s=5.0)
-        queued = self._queued_by_model.get(request.model, 0)
-        full = queued >= self.rules.max_queued and not self._starts_at_once(request)
-        if full or not self._budgets.queued_bytes.take(request.body_bytes):
+        lane = request.model if self.roster.serves(request.model) else UNKNOWN
+        if self._queue.full(lane) and not self._starts_at_once(request):
             raise QueueFull(f"too many requests for `{request.model}` are waiting", retry_after_s=1.0)
-        self._queued_by_model[request.model] = queued + 1
-        self._waiting[request.id] = _Waiting(request, now)
+        self._queue.put(request, lane, now)
 
     def _starts_at_once(self, request: Request) -> bool:
         """Whether it only passes through the queue, so that a pool whose queue is 0 long can take it."""
         in_flight = self._budgets.in_flight
-        has_room = in_flight.used < in_flight.limit and bool(self._open(self.candidates(request), request))
-        return has_room and not self._waiting
+        return (
+            in_flight.used < in_flight.limit and not len(self._queue) and bool(self.eligible.open_to(request))
+        )
 
     def withdraw(self, request_id: str) -> bool:
         """The client left while waiting. False when the request does not wait (any more)."""
-        waiting = self._waiting.pop(request_id, None)
-        if waiting is None:
-            return False
-        model = waiting.request.model
-        self._budgets.queued_bytes.give(waiting.request.body_bytes)
-        self._queued_by_model[model] -= 1
-        if not self._queued_by_model[model]:
-            del self._queued_by_model[model]
-        return True
+        return self._queue.take(request_id)
+
+    # --- placement -----------------------------------------------------------------------------------
 
     def assign(self, now: float) -> list[Lease]:
         """The one decision point: places what can be placed, oldest first.
 
         A request that is blocked only by its own constraints (its model, its pin, workers to avoid) does not
         hold up the ones behind it.
+
+        Raises whatever a policy raises, and InternalError for a choice that was not offered. What was placed
+        before that reaches nobody, so it is given back.
         """
-        if not self._waiting:
+        in_flight = self._budgets.in_flight
+        if not len(self._queue) or in_flight.used >= in_flight.limit:
             return []
         self.roster.warm(now)
-        if self._batch is not None:
-            return self._assign_batch(self._batch, now)
-        leases = []
-        for waiting in list(self._waiting.values()):
-            if self._budgets.in_flight.used >= self._budgets.in_flight.limit:
-                break
-            choice = self._choose(waiting.request, now)
-            if choice is not None:
-                leases.append(self._place(waiting.request, choice, now))
-        return leases
-
-    def _choose(self, request: Request, now: float) -> Choice | None:
-        workers = self._open(self.candidates(request), request)
-        if not workers:
-            return None
-        if self._single is not None:
-            return self._single.pick(request, workers, now)
-        if self._pair is None or self.partner is None:
-            raise InternalError(f"pool {self.rules.name} has no policy that fits its shape")
-        prefills = self.partner.candidates(request)
-        return self._pair.pick_pair(request, prefills, workers, now) if prefills else None
-
-    def _assign_batch(self, policy: BatchPolicy, now: float) -> list[Lease]:
         leases: list[Lease] = []
-        for model in list(self._queued_by_model):
-            workers = self._room(self.roster.ready(model))
-            waiting = [w.request for w in self._waiting.values() if w.request.model == model]
-            if not workers or not waiting:
-                continue
-            for choice in policy.admit(waiting, workers, now):
-                entry = self._waiting.get(choice.request_id)
-                if entry is None or self._budgets.in_flight.used >= self._budgets.in_flight.limit:
-                    continue
-                # The batch saw the common candidates; a pin or a worker to avoid is the request's own.
-                if any(
-                    w.name == choice.worker for w in self._open(self.candidates(entry.request), entry.request)
-                ):
-                    leases.append(self._place(entry.request, choice, now))
+        try:
+            for request, choice in self._decisions(now):
+                self._place(request, choice, leases, now)
+                if in_flight.used >= in_flight.limit:
+                    break
+        except BaseException:
+            with ExitStack() as undo:
+                for lease in leases:
+                    undo.callback(self.release, lease, Outcome.CANCELLED, now)
+            raise
         return leases
 
-    def _place(self, request: Request, choice: Choice, now: float) -> Lease:
-        if not self.withdraw(request.id):
-            raise InternalError(f"request {request.id} was placed twice")
+    def _decisions(self, now: float) -> Iterator[tuple[Request, Choice]]:
+        """Choices one by one; each is charged before the next is made."""
+        return self._one_by_one(now) if self._batch is None else self._by_batch(self._batch, now)
+
+    def _one_by_one(self, now: float) -> Iterator[tuple[Request, Choice]]:
+        full: set[str] = set()
+        for waiting in list(self._queue):
+            request = waiting.request
+            if request.model in full and request.pinned is None:
+                continue
+            workers = self.eligible.open_to(request)
+            if workers:
+                choice = self._choose(request, workers, now)
+                if choice is not None:
+                    yield request, choice
+            elif self.eligible.full(request.model):
+                full.add(request.model)  # a long queue is not held against every worker, one by one
+
+    def _choose(self, request: Request, workers: Sequence[Worker], now: float) -> Choice | None:
+        if self._single is not None:
+            choice = self._single.pick(request, workers, now)
+        elif self._pair is None or self.partner is None:
+            raise InternalError(f"pool {self.rules.name} decides by pairs and has no prefill pool")
+        else:
+            prefills = self.partner.eligible.open_to(request)
+            choice = self._pair.pick_pair(request, prefills, workers, now) if prefills else None
+            if choice is not None:
+                self._check_offered(choice.prefill_worker, prefills, self.partner.roster)
+        if choice is not None:
+            if choice.request_id != request.id:
+                raise self._bug(f"placed request {choice.request_id}, which was not offered")
+            self._check_offered(choice.worker, workers, self.roster)
+        return choice
+
+    def _by_batch(self, policy: BatchPolicy, now: float) -> Iterator[tuple[Request, Choice]]:
+        """Lets the policy see all that may go to the same workers at once, and the rest one by one: what a
+        request may not have (a worker to avoid, one that is too small) is not offered with it."""
+        groups: dict[tuple[Worker, ...], list[Request]] = {}
+        for waiting in self._queue:
+            groups.setdefault(tuple(self.eligible.suited_to(waiting.request)), []).append(waiting.request)
+        for suited, requests in groups.items():
+            workers = self.eligible.with_room(suited)
+            if not workers:
+                continue
+            wanted = {request.id: request for request in requests}
+            for choice in policy.admit(requests, workers, now):
+                request = wanted.pop(choice.request_id, None)
+                if request is None:
+                    raise self._bug(f"placed request {choice.request_id} twice, or it was not offered")
+                self._check_offered(choice.worker, workers, self.roster)
+                # The first of a batch may have filled the worker that a later one was meant for.
+                if self.eligible.with_room((self.roster.workers[choice.worker],), request.sequences):
+                    yield request, choice
+
+    def _check_offered(self, name: str | None, offered: Sequence[Worker], roster: Roster) -> None:
+        worker = roster.workers.get(name) if name is not None else None
+        if worker is None or worker not in offered:
+            raise self._bug(f"chose {name!r}, which was not offered")
+
+    def _bug(self, what: str) -> InternalError:
+        return InternalError(f"policy {self.policy_name} of pool {self.rules.name} {what}")
+
+    def _place(self, request: Request, choice: Choice, leases: list[Lease], now: float) -> None:
         if not self._budgets.in_flight.take():
             raise InternalError("a request was placed beyond the limit of requests in flight")
+        self._queue.take(request.id)
         lease = self.charge(request, choice, choice.worker, now)
+        leases.append(lease)
         if choice.prefill_worker is not None and self.partner is not None:
             lease.prefill = self.partner.charge(request, choice, choice.prefill_worker, now)
         if self._commits is not None:
             self._commits.committed(request, choice, now, retry=request.attempt > 0)
-        return lease
 
     def charge(self, request: Request, choice: Choice, name: str, now: float) -> Lease:
         """Charges one leg to a worker. Outside this class only the partner pool of a pair calls it."""
-        worker = self.roster.workers.get(name)
-        if worker is None:
-            raise InternalError(f"the policy of pool {self.rules.name} chose {name!r}, which was not offered")
+        worker = self.roster.workers[name]
         if worker.mirror.idle:
             worker.last_sign = now
         lease = Lease(
@@ -268,9 +299,11 @@ class Pool:
         if lease.outcome is not None:
             return
         self._budgets.in_flight.give()
-        self.settle(lease, outcome, now, reason)
-        if lease.prefill is not None and self.partner is not None:
-            self.partner.settle(lease.prefill, outcome, now, reason)
+        try:
+            self.settle(lease, outcome, now, reason)
+        finally:
+            if lease.prefill is not None and self.partner is not None:
+                self.partner.settle(lease.prefill, outcome, now, reason)
 
     def settle(self, lease: Lease, outcome: Outcome, now: float, reason: str = "") -> None:
         """Gives one leg back. Outside this class only the partner pool of a pair calls it."""
@@ -278,14 +311,20 @@ class Pool:
         self._leases.discard(lease)
         worker = self._holder(lease)
         if worker is not None:
+            patience_s = self._patience.of(worker) if outcome is Outcome.TIMEOUT else 0.0
             worker.mirror.settle(lease)
-            self._judge(worker, outcome, now, reason)
+            silent_s = now - max(lease.granted, worker.last_sign)
+            # Clients choose how long they wait, so a deadline alone is no verdict on the worker: it must
+            # have been silent for as long as a healthy one may be.
+            if outcome is not Outcome.TIMEOUT or silent_s > patience_s:
+                self._judge(worker, outcome, now, reason)
         if self._settles is not None:
             self._settles.settled(lease, outcome, now)
 
     def _judge(self, worker: Worker, outcome: Outcome, now: float, reason: str) -> None:
         if outcome in _GOOD:
             worker.health.request_succeeded()
+            self.roster.show_progress(worker, now)
         elif outcome in _BAD and worker.health.request_failed(now):
             self.roster.sign(worker.name, Sign.BAD, now, reason or f"requests in a row: {outcome.value}")
         elif outcome is Outcome.UNREACHABLE and worker.state is not State.GONE:
@@ -304,20 +343,20 @@ class Pool:
         Returns the request ids with the error each waiter should get.
         """
         failed: list[tuple[str, RouterError]] = []
-        for waiting in list(self._waiting.values()):
+        for waiting in list(self._queue):
             error = self._overdue(waiting, now)
             if error is not None:
                 self.withdraw(waiting.request.id)
                 failed.append((waiting.request.id, error))
         for worker in self.roster:
-            if worker.state is State.READY and self._stalled(worker, now):
+            if worker.state is State.READY and self._patience.exhausted(worker, now):
                 silent_s = now - worker.last_sign
                 self.roster.sign(worker.name, Sign.STALLED, now, f"no progress for {silent_s:.0f} s")
         return failed
 
-    def _overdue(self, waiting: _Waiting, now: float) -> RouterError | None:
+    def _overdue(self, waiting: Waiting, now: float) -> RouterError | None:
         request = waiting.request
-        if not self.candidates(request) and not self._hope(request):
+        if self._in_vain(request):
             return NoWorker(f"no worker can take a request for `{request.model}` now", retry_after_s=5.0)
         limit = waiting.since + self.rules.max_wait_s
         if request.deadline is not None:
@@ -328,40 +367,15 @@ class Pool:
             f"waited {now - waiting.since:.0f} s for a worker for `{request.model}`", retry_after_s=5.0
         )
 
-    def _stalled(self, worker: Worker, now: float) -> bool:
-        # Without streams and without a progress counter, silence says nothing.
-        counted = worker.stats is not None and worker.stats.generation_tokens is not None
-        if worker.mirror.idle or not (worker.mirror.streams or counted):
-            return False
-        queued = worker.mirror.queued_tokens
-        prefill_s = worker.step.prefill_s(queued) if worker.step else queued * _PREFILL_PRIOR_S
-        patience_s = min(max(self.rules.stall_min_s, 3 * prefill_s), self.rules.stall_max_s)
-        return now - worker.last_sign > patience_s
-
-    # --- eligibility ---------------------------------------------------------------------------------
-
     def candidates(self, request: Request) -> Sequence[Worker]:
-        """Ready workers that the request itself allows."""
-        workers: Sequence[Worker] = self.roster.ready(request.model)
-        if request.pinned is not None:
-            workers = [w for w in workers if w.name == request.pinned]
-        if request.avoid:
-            workers = [w for w in workers if w.name not in request.avoid]
-        return workers
+        """Workers that the request itself allows, whether they have room or not."""
+        return self.eligible.candidates(request)
 
-    def _hope(self, request: Request) -> bool:
-        """Whether waiting may help. A retry does not wait for a worker that is not there yet."""
-        return request.attempt == 0 and request.pinned is None and self.roster.hopeful(request.model)
-
-    def _open(self, workers: Sequence[Worker], request: Request) -> Sequence[Worker]:
-        """Those of `workers` that have room for it and take its length."""
-        fitting = [w for w in workers if w.fits(request.model, request.prompt_tokens)] or workers
-        return self._room(fitting, request.sequences)
-
-    def _room(self, workers: Sequence[Worker], sequences: int = 1) -> Sequence[Worker]:
-        if not self.rules.late_binding:
-            return workers
-        return [w for w in workers if w.slots is None or w.slots - w.sequences >= min(sequences, w.slots)]
+    def _in_vain(self, request: Request) -> bool:
+        """Whether waiting cannot help; a pair needs somebody on both sides."""
+        if self.eligible.in_vain(request):
+            return True
+        return self._pair is not None and self.partner is not None and self.partner.eligible.in_vain(request)
 
     def __repr__(self) -> str:
         states = [w.state for w in self.roster]

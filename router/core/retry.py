@@ -50,6 +50,10 @@ TRIES: dict[Failure, int] = {
 }
 """Tries elsewhere after a failure of this kind. There is no back-off: another worker owes nothing to it."""
 
+SENT_IN_VAIN = frozenset({Failure.NO_ANSWER, Failure.SERVER_ERROR, Failure.BUSY})
+"""Sent, and nothing came of it: one try for all of them together, however they alternate. Otherwise a body
+that breaks engines in different ways would be worked on by four of them."""
+
 OUTCOMES: dict[Failure, Outcome] = {
     Failure.NEVER_SENT: Outcome.UNREACHABLE,
     Failure.NO_ANSWER: Outcome.FAILED,
@@ -62,7 +66,7 @@ OUTCOMES: dict[Failure, Outcome] = {
     Failure.MODEL_UNKNOWN: Outcome.CLIENT_ERROR,
     Failure.TOO_LONG: Outcome.CLIENT_ERROR,
 }
-"""What the failure says about the worker."""
+"""What the failure says about the worker, where no exception says it more exactly."""
 
 
 def failure_of_error(error: UpstreamError) -> Failure:
@@ -86,7 +90,7 @@ def failure_of_status(status: int) -> Failure | None:
 
 
 class Tries:
-    """The tries of one request so far, per kind of failure."""
+    """The tries of one request so far, per kind of failure; the kinds of `SENT_IN_VAIN` count as one."""
 
     __slots__ = ("_by_kind", "allowed")
 
@@ -101,8 +105,13 @@ class Tries:
 
     def another(self, failure: Failure) -> bool:
         """Whether this failure may be tried elsewhere; counts the try when it may."""
-        used = self._by_kind.get(failure, 0)
+        kind = Failure.NO_ANSWER if failure in SENT_IN_VAIN else failure
+        used = self._by_kind.get(kind, 0)
         if used >= TRIES[failure] or (self.allowed is not None and self.made >= self.allowed):
             return False
-        self._by_kind[failure] = used + 1
+        self._by_kind[kind] = used + 1
         return True
+
+    def __repr__(self) -> str:
+        allowed = "" if self.allowed is None else f" of {self.allowed}"
+        return f"<Tries [{self.made}{allowed} made]>"

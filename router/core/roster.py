@@ -15,13 +15,17 @@ from router.core.mirror import Mirror
 from router.core.worker import EngineStats, Worker
 
 _HOPEFUL = frozenset({State.STARTING, State.SUSPECT, State.READY})
-_IN_ROTATION = frozenset({State.STARTING, State.READY})
 _MEMBERS = frozenset({State.STARTING, State.READY, State.SUSPECT, State.EJECTED})
+_SPARED = frozenset({Sign.BAD, Sign.STALLED})
+# A request that only one worker can serve goes there as long as that worker may still answer.
+_REACHABLE = frozenset({State.STARTING, State.READY, State.SUSPECT, State.DRAINING})
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A worker went from one state to another, or became a new incarnation.
+    """A worker went from one state to another, became a new incarnation, or was found to refuse connections.
+
+    In the second and third case `before` and `after` may be the same.
 
     `lost`: the process that had its streams is gone, or its port is; what is silent will not speak again.
     """
@@ -37,14 +41,15 @@ class Change:
 class Roster:
     """Workers by name, in name order.
 
-    State: `_workers`, `_lives` (one entry per worker), `_warming`, and the cache of ready workers per model,
-    which every change clears.
+    State: `_workers`, `_lives` (one entry per worker), `_warming`, and two caches per model that every change
+    clears: the ready workers, and the shortest context among them.
     """
 
     def __init__(self, *, min_share: float = 0.5, on_change: Callable[[Change], None] | None = None) -> None:
         self._workers: dict[str, Worker] = {}
         self._lives: dict[str, Lives] = {}
         self._ready: dict[str, tuple[Worker, ...]] = {}
+        self._shortest: dict[str, int | None] = {}
         self._warming: list[Worker] = []
         self._next_incarnation = 0
         self._min_share = min_share
@@ -70,7 +75,7 @@ class Roster:
         self._workers[worker.name] = worker
         self._workers = dict(sorted(self._workers.items()))
         self._lives[worker.name] = Lives()
-        self._ready.clear()
+        self._forget_ready()
 
     def remove(self, name: str, now: float) -> None:
         """Out for good: no new picks. It is forgotten when its last lease has ended (`forget_gone`)."""
@@ -94,23 +99,36 @@ class Roster:
         worker = self._workers.get(name)
         if worker is None:
             return False
-        if sign in (Sign.BAD, Sign.STALLED) and worker.state in _IN_ROTATION and not self._may_lose_one():
-            return False
         before = worker.state
+        if before is State.READY and sign in _SPARED and not self._may_lose(worker):
+            return False
+        lost = sign is Sign.REFUSED and not worker.health.refuses
+        if sign in (Sign.REFUSED, Sign.GOOD):
+            worker.health.refuses = sign is Sign.REFUSED
         changed = worker.health.take(sign, now, reason)
         if changed:
-            self._ready.clear()
-            if worker.health.returned is not None and worker not in self._warming:
-                self._warming.append(worker)
-            if before is State.ASLEEP and worker.state is State.READY:
+            self._forget_ready()
+            self._warm_up(worker)
+            if worker.state is State.READY and worker.health.slept:
                 self._reincarnate(worker, now, "woke up")
-            self._tell(worker, before, worker.health.reason, lost=sign is Sign.REFUSED)
+            self._tell(worker, before, worker.health.reason, lost=lost)
+        elif lost:
+            # It was out already (drained, ejected, removed); the streams that it still has must hear of it.
+            self._tell(worker, before, reason, lost=True)
         return changed
 
-    def _may_lose_one(self) -> bool:
-        members = sum(w.state in _MEMBERS for w in self._workers.values())
-        in_rotation = sum(w.state in _IN_ROTATION for w in self._workers.values())
-        return in_rotation - 1 >= self._min_share * members
+    def _may_lose(self, worker: Worker) -> bool:
+        """Whether enough stays in rotation without this ready worker, of those that serve what it serves."""
+        peers = [
+            w.state
+            for w in self._workers.values()
+            if w.state in _MEMBERS and (w is worker or not w.models.isdisjoint(worker.models))
+        ]
+        return peers.count(State.READY) - 1 >= self._min_share * len(peers)
+
+    def _warm_up(self, worker: Worker) -> None:
+        if worker.health.returned is not None and worker not in self._warming:
+            self._warming.append(worker)
 
     def probed(self, name: str, now: float) -> None:
         """A probe was answered well."""
@@ -134,16 +152,19 @@ class Roster:
         worker = self._workers.get(name)
         if worker is None:
             return
+        lengths = {model: length for model, length in models.items() if length is not None}
+        if worker.models == models.keys() and worker.max_model_len == lengths:
+            return  # it is read over and over, and hardly ever changes
         worker.models = frozenset(models)
-        worker.max_model_len = {model: length for model, length in models.items() if length is not None}
-        self._ready.clear()
+        worker.max_model_len = lengths
+        self._forget_ready()
 
     def lose_model(self, name: str, model: str) -> None:
         """A worker answered that it does not know a model; believed until its list is read again."""
         worker = self._workers.get(name)
         if worker is not None:
             worker.models -= {model}
-            self._ready.clear()
+            self._forget_ready()
 
     def no_longer_than(self, name: str, model: str) -> frozenset[str]:
         """Workers whose context for `model` is not longer than this one's: a prompt that it refused for its
@@ -186,8 +207,8 @@ class Roster:
         worker.stats = None
         worker.last_sign = worker.health.returned = now
         worker.health.failures = worker.health.timeouts = 0
-        if worker not in self._warming:
-            self._warming.append(worker)
+        worker.health.slept = False
+        self._warm_up(worker)
         self._tell(worker, worker.state, reason, lost=True)
 
     def _tell(self, worker: Worker, before: State, reason: str, *, lost: bool) -> None:
@@ -210,13 +231,38 @@ class Roster:
             ready = tuple(w for w in self._workers.values() if w.state is State.READY and model in w.models)
         if ready:  # names that nobody serves are the client's to make up, so they are not remembered
             self._ready[model] = ready
+            lengths = [w.max_model_len[model] for w in ready if model in w.max_model_len]
+            self._shortest[model] = min(lengths, default=None)
         return ready
 
+    def fits_all(self, model: str, tokens: int) -> bool:
+        """Whether a prompt of `tokens` is within the context of every ready worker, as nearly all are; only
+        otherwise it is worth comparing with each of them."""
+        shortest = self._shortest.get(model)
+        return shortest is None or tokens <= shortest
+
+    def _forget_ready(self) -> None:
+        self._ready.clear()
+        self._shortest.clear()
+
+    def reachable(self, name: str) -> tuple[Worker, ...]:
+        """The worker of this name, when it may still answer what only it can: also while it drains."""
+        worker = self._workers.get(name)
+        return (worker,) if worker is not None and worker.state in _REACHABLE else ()
+
     def hopeful(self, model: str) -> bool:
-        """Whether some worker may become eligible soon: waiting makes sense."""
+        """Whether some worker may become eligible soon: waiting makes sense.
+
+        One that has not told its models yet may turn out to serve any.
+        """
         return any(
-            w.state in _HOPEFUL and (model in w.models or w.state is State.STARTING)
-            for w in self._workers.values()
+            w.state in _HOPEFUL and (model in w.models or not w.models) for w in self._workers.values()
+        )
+
+    def serves(self, model: str) -> bool:
+        """Whether a member serves `model`, also while it is out of rotation."""
+        return model in self._ready or any(
+            model in w.models for w in self._workers.values() if w.state is not State.GONE
         )
 
     def models(self) -> set[str]:

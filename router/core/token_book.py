@@ -34,9 +34,17 @@ class TokenBook:
         """A whole answer of this request was had, with this usage."""
         if usage.prompt_tokens is not None:
             self.prompts.learn(request.model, size, usage.prompt_tokens)
-        # A length that the client dictated says nothing about what the model would have written.
-        if usage.completion_tokens and request.api.generates and not request.ignore_eos:
-            self.outputs.learn(request.model, usage.completion_tokens // request.sequences)
+        if usage.completion_tokens and request.api.generates:
+            self._learn_output(request, usage.completion_tokens // request.sequences)
+
+    def _learn_output(self, request: Request, tokens: int) -> None:
+        # A length that the client dictated says nothing about what the model would have written. One that was
+        # cut at the client's bound says that it would have been longer, which is news only beyond the mean.
+        if request.ignore_eos:
+            return
+        cut = request.max_tokens is not None and tokens >= request.max_tokens
+        if not cut or tokens > self.outputs.expected(request.model, max_tokens=None):
+            self.outputs.learn(request.model, tokens)
 
     def __repr__(self) -> str:
         return f"<TokenBook {self.prompts!r} {self.streams!r} {self.outputs!r}>"

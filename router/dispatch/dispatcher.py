@@ -66,7 +66,7 @@ def outcome_of(error: BaseException | None) -> Outcome:
     if isinstance(error, DeadlineExceeded):
         return Outcome.TIMEOUT
     if isinstance(error, ConnectFailed):
-        return Outcome.UNREACHABLE if error.refused else Outcome.TIMEOUT
+        return Outcome.UNREACHABLE if error.refused else Outcome.FAILED
     return Outcome.FAILED
 
 

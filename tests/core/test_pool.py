@@ -302,7 +302,9 @@ def test_a_counter_that_moves_is_progress() -> None:
     for second in range(2, 40):
         made.roster.observe("a", EngineStats(taken=second, generation_tokens=float(second)), float(second))
         made.expire(float(second))
-    assert made.roster.workers["a"].state is State.READY
+    made.expire(60.0)
+    assert made.roster.workers["a"].state is State.READY, "nobody has looked since"
+    made.roster.observe("a", EngineStats(taken=60.0, generation_tokens=39.0), 60.0)
     made.expire(60.0)
     assert made.roster.workers["a"].state is State.SUSPECT
 

@@ -1,0 +1,78 @@
+"""Which workers a request may go to: by its own constraints, by the length of its prompt, by free slots.
+
+Separate from the Pool, which asks at every step of a request's life, and from the roster, which knows nothing
+of requests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from router.core.request import Request
+from router.core.roster import Roster
+from router.core.worker import Worker
+
+
+class Eligibility:
+    """Reads a roster; changes nothing."""
+
+    __slots__ = ("_late_binding", "_roster")
+
+    def __init__(self, roster: Roster, *, late_binding: bool) -> None:
+        self._roster = roster
+        self._late_binding = late_binding
+
+    def candidates(self, request: Request) -> Sequence[Worker]:
+        """Workers that the request itself allows: ready ones, or the one that it is pinned to.
+
+        What is stored at one worker is nowhere else, so that worker is asked also while it drains.
+        """
+        workers: Sequence[Worker] = (
+            self._roster.ready(request.model)
+            if request.pinned is None
+            else self._roster.reachable(request.pinned)
+        )
+        if request.avoid:
+            workers = [w for w in workers if w.name not in request.avoid]
+        return workers
+
+    def suited_to(self, request: Request) -> Sequence[Worker]:
+        """Of the candidates those whose context takes its prompt; all of them when none does, for the engine
+        knows the exact length and says it better."""
+        workers = self.candidates(request)
+        model, tokens = request.model, request.prompt_tokens
+        if self._roster.fits_all(model, tokens):
+            return workers
+        return [w for w in workers if w.fits(model, tokens)] or workers
+
+    def with_room(self, workers: Sequence[Worker], sequences: int = 1) -> Sequence[Worker]:
+        """Those with free slots; a request of more sequences than slots takes an empty worker.
+
+        Without late binding the engines queue. Where nobody said how many slots there are they do too, for
+        nobody can tell when one is full.
+        """
+        if not self._late_binding:
+            return workers
+        return [w for w in workers if w.slots is None or w.slots - w.sequences >= min(sequences, w.slots)]
+
+    def open_to(self, request: Request) -> Sequence[Worker]:
+        """The workers that may be offered to a policy for this request now."""
+        return self.with_room(self.suited_to(request), request.sequences)
+
+    def full(self, model: str) -> bool:
+        """Whether no worker has room for even one sequence more."""
+        return not self.with_room(self._roster.ready(model))
+
+    def in_vain(self, request: Request) -> bool:
+        """Whether nobody can take it, now or soon.
+
+        A retry does not wait for a worker that is not there yet, nor does one that a single worker can serve.
+        """
+        if self.candidates(request):
+            return False
+        waits = request.attempt == 0 and request.pinned is None
+        return not (waits and self._roster.hopeful(request.model))
+
+    def __repr__(self) -> str:
+        binding = "late" if self._late_binding else "early"
+        return f"<Eligibility {binding} binding, {self._roster!r}>"

@@ -1,0 +1,77 @@
+"""Writes docs/states.md anew, from the tables themselves: `python -m tests.core.write_states`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from router.core.health import HEALTH, Sign, State
+from router.core.phase import FINAL, PHASES, Phase, Step
+from router.core.retry import OUTCOMES, SENT_IN_VAIN, TRIES, Failure
+
+PAGE = Path(__file__).parents[2] / "docs" / "states.md"
+
+_HEAD = """# The tables
+
+Made from `router/core/{health,phase,retry}.py` by `python -m tests.core.write_states`; a test fails when this
+copy is old. Do not edit it.
+"""
+_HEALTH = """## Health of a worker
+
+Only a ready worker gets new requests; one that a stored response lives on is also asked while it drains.
+Signs that are not drawn change nothing in that state. A bad or stalled sign is not applied when it would leave
+less than half of the workers in rotation.
+"""
+_PHASES = """## Life of a request
+
+A step that is not in the table is a bug of the router and raises `InternalError`. Cancel, expire and fail
+lead out of every phase that is not final, and are not drawn.
+"""
+_RETRIES = """## What is tried again
+
+Before commit, elsewhere, at once. Kinds that say "shared" have one try between them.
+"""
+
+
+def render() -> str:
+    """The whole page."""
+    return "\n".join([_HEAD, _HEALTH, _health(), _PHASES, _phases(), _RETRIES, _retries()])
+
+
+def _diagram(start: str, edges: Mapping[tuple[str, str], Iterable[str]], ends: Iterable[str]) -> str:
+    lines = ["```mermaid", "stateDiagram-v2", f"    [*] --> {start}"]
+    lines += [f"    {before} --> {after}: {', '.join(names)}" for (before, after), names in edges.items()]
+    lines += [f"    {end} --> [*]" for end in ends]
+    return "\n".join([*lines, "```", ""])
+
+
+def _health() -> str:
+    edges: dict[tuple[str, str], list[str]] = {}
+    for state in State:
+        for sign in Sign:
+            after = HEALTH[state, sign]
+            if after is not state:
+                edges.setdefault((state.value, after.value), []).append(sign.value)
+    return _diagram(State.STARTING.value, edges, [State.GONE.value])
+
+
+def _phases() -> str:
+    edges: dict[tuple[str, str], list[str]] = {}
+    for phase in Phase:
+        for step in Step:
+            after = PHASES.get((phase, step))
+            if after is not None and (after not in FINAL or step is Step.FINISH):
+                edges.setdefault((phase.value, after.value), []).append(step.value)
+    return _diagram(Phase.RECEIVED.value, edges, [Phase.DONE.value])
+
+
+def _retries() -> str:
+    lines = ["| failure | tries elsewhere | what it says of the worker |", "|---|---|---|"]
+    for failure in Failure:
+        tries = f"{TRIES[failure]}, shared" if failure in SENT_IN_VAIN else str(TRIES[failure])
+        lines.append(f"| {failure.value} | {tries} | {OUTCOMES[failure].value} |")
+    return "\n".join([*lines, ""])
+
+
+if __name__ == "__main__":
+    PAGE.write_text(render(), encoding="utf-8")
