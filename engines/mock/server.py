@@ -25,6 +25,8 @@ log = logging.getLogger("pointsman.mock")
 
 KEEP_ALIVE_S = 5
 """Idle time after which a connection is closed: vLLM's own, measured."""
+BACKLOG = 2048
+"""Connections that may wait to be accepted: uvicorn's own default, so vLLM's and SGLang's."""
 FAREWELL_S = 2.0
 """Time for last events and the ends of connections after SIGTERM."""
 SILENCE_S = 600.0
