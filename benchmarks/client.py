@@ -35,6 +35,7 @@ class Load(msgspec.Struct, frozen=True):
         events: tokens of each streamed answer; 0 asks for whole answers.
         prompt_bytes: length of the user's message.
         announce: print `open` once every connection has its first bytes.
+        ignore_eos: ask for exactly that many tokens; for engines that would end on their own.
     """
 
     port: int
@@ -43,6 +44,7 @@ class Load(msgspec.Struct, frozen=True):
     events: int = 0
     prompt_bytes: int = 60
     announce: bool = False
+    ignore_eos: bool = False
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -131,6 +133,8 @@ def request_bytes(load: Load) -> bytes:
     ask["max_tokens"] = load.events or 12
     if load.events:
         ask["stream"] = True
+    if load.ignore_eos:
+        ask["ignore_eos"] = True
     body = msgspec.json.encode(ask)
     return (
         b"POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1:%d\r\naccept: */*\r\n"
@@ -234,6 +238,7 @@ def main() -> int:
     command.add_argument("--events", type=int, default=0)
     command.add_argument("--prompt-bytes", type=int, default=60)
     command.add_argument("--announce", action="store_true")
+    command.add_argument("--ignore-eos", action="store_true")
     load = Load(**vars(command.parse_args()))
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         try:

@@ -1,0 +1,69 @@
+"""`python -m benchmarks`: speed and memory of our own parts, in one table.
+
+The comparison with other routers is `python -m benchmarks.peers`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from benchmarks import micro, mock_lag, policies, streams_memory
+from benchmarks.verdict import Verdict, print_verdicts, write_json
+from router.policies import POLICIES
+
+
+def decisions(*, quick: bool) -> list[Verdict]:
+    """pick() and commit of every policy, on a busy pool of each size."""
+    sizes = {8: policies.BOUNDS_US[8]} if quick else policies.BOUNDS_US
+    return [
+        Verdict(f"{name}, {size} workers", policies.median_us(name, policies.busy(size)), "µs", bound)
+        for name in POLICIES
+        for size, bound in sizes.items()
+    ]
+
+
+def memory(*, quick: bool) -> list[Verdict]:
+    return [streams_memory.measure(quick=quick)]
+
+
+def parts(*, quick: bool) -> list[Verdict]:
+    return micro.measure(quick=quick)
+
+
+def mock(*, quick: bool) -> list[Verdict]:
+    return mock_lag.measure(quick=quick)
+
+
+BENCHMARKS: dict[str, Callable[..., Sequence[Verdict]]] = {
+    "parts": parts,
+    "policies": decisions,
+    "mock": mock,
+    "memory": memory,
+}
+
+
+def main() -> int:
+    command = argparse.ArgumentParser(description=__doc__)
+    command.add_argument("--only", nargs="+", choices=BENCHMARKS, default=list(BENCHMARKS))
+    command.add_argument("--quick", action="store_true", help="short runs: show that all works, no figures")
+    command.add_argument("--json", type=Path, default=Path("build/benchmarks/own.json"))
+    args = command.parse_args()
+    load_before = os.getloadavg()
+    verdicts: list[Verdict] = []
+    for name in args.only:
+        print(f"{name} …", flush=True)
+        verdicts += BENCHMARKS[name](quick=args.quick)
+    print_verdicts(verdicts)
+    loads = (load_before, os.getloadavg())
+    print(f"\nload average {loads[0][0]:.1f} before, {loads[1][0]:.1f} after, on {os.cpu_count()} cores")
+    content = {"cores": os.cpu_count(), "load_average": loads, "verdicts": verdicts}
+    write_json(args.json, content)
+    return 0 if all(verdict.holds for verdict in verdicts) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
