@@ -11,10 +11,11 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import httptools
 from uvicorn.config import Config
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
 from router.api.errors import error_body
@@ -30,6 +31,8 @@ CONNECTION = "pointsman.connection"
 
 _MAX_HEAD_BYTES = 64 * 1024
 _MAX_HEADERS = 256
+_FRAMING = (b"content-length", b"transfer-encoding")
+_TIMER_RESOLUTION_S = 0.001
 _H2C_PREFACE = b"PRI * HTTP/2"
 _WITHOUT_BODY = frozenset({204, 304})
 
@@ -67,7 +70,9 @@ class PointsmanProtocol(HttpToolsProtocol):
         self._write_timer: asyncio.TimerHandle | None = None
         self._unwritten = 0
         self._head_bytes = 0
-        self._unframed: int | None = None
+        self._unheard_bytes = 0
+        self._body: _Body | None = None
+        self._serving: RequestResponseCycle = None  # type: ignore[assignment]  # set before any use, as `cycle`
 
     # --- what the application may use -------------------------------------------------------------------
 
@@ -79,19 +84,19 @@ class PointsmanProtocol(HttpToolsProtocol):
 
     async def room(self) -> None:
         """Waits until the client has taken enough of what was written."""
-        if self.flow.write_paused and not self.cycle.disconnected:
+        if self.flow.write_paused and not self._serving.disconnected:
             await self.flow.drain()
 
     def begin(self, status: int, headers: Sequence[Header]) -> None:
         """Writes the head of an answer whose length is known by `content-length` or not at all."""
-        cycle = self.cycle
+        cycle = self._serving
         if cycle.disconnected:
             return
         self._chunked = False
         head = self._head(status, headers)
         if status not in _WITHOUT_BODY and all(name != b"content-length" for name, _ in headers):
             # To a client of HTTP/1.0 the end of the connection is the end of the answer.
-            self._chunked = self.scope["http_version"] == "1.1"
+            self._chunked = cycle.scope["http_version"] == "1.1"
             head.append(b"transfer-encoding: chunked\r\n" if self._chunked else b"")
             cycle.keep_alive = cycle.keep_alive and self._chunked
         head.append(b"\r\n")
@@ -99,13 +104,13 @@ class PointsmanProtocol(HttpToolsProtocol):
 
     def piece(self, data: bytes) -> None:
         """Writes a piece of the body."""
-        if not data or self.cycle.disconnected:
+        if not data or self._serving.disconnected:
             return
         self.transport.write(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
 
     def end(self) -> None:
         """The body is complete."""
-        if self.cycle.disconnected:
+        if self._serving.disconnected:
             return
         if self._chunked:
             self.transport.write(b"0\r\n\r\n")
@@ -113,7 +118,7 @@ class PointsmanProtocol(HttpToolsProtocol):
 
     def answer(self, status: int, headers: Sequence[Header], body: bytes) -> None:
         """Writes a whole answer at once; `headers` name no length."""
-        if self.cycle.disconnected:
+        if self._serving.disconnected:
             return
         head = self._head(status, headers)
         if status not in _WITHOUT_BODY:
@@ -124,11 +129,11 @@ class PointsmanProtocol(HttpToolsProtocol):
 
     def close_unfinished(self) -> None:
         """Sends what is buffered and closes without ending the answer, so the client sees that it is cut."""
-        self.cycle.disconnected = True
+        self._serving.disconnected = True
         self.transport.close()
 
     def _head(self, status: int, headers: Sequence[Header]) -> list[bytes]:
-        cycle = self.cycle
+        cycle = self._serving
         cycle.response_started = True
         cycle.waiting_for_100_continue = False
         lines = [STATUS_LINE[status]]
@@ -139,7 +144,7 @@ class PointsmanProtocol(HttpToolsProtocol):
         return lines
 
     def _complete(self) -> None:
-        cycle = self.cycle
+        cycle = self._serving
         cycle.response_complete = True
         cycle.message_event.set()
         if not cycle.keep_alive:
@@ -160,34 +165,53 @@ class PointsmanProtocol(HttpToolsProtocol):
         self._stop_read_timer()
         self._stop_write_timer()
         super().connection_lost(exc)
+        self._unset_keepalive_if_required()  # after a reset uvicorn leaves its timer behind, and us with it
+        if self._serving is not None and not self._serving.response_complete:
+            self._serving.disconnected = True  # with requests in the pipeline it is not the one uvicorn marks
+            self._serving.message_event.set()
         callback, self._gone = self._gone, None
         if callback is not None:
             callback()
 
     def data_received(self, data: bytes) -> None:
         self._last_read = self.loop.time()
-        if self._unframed is not None:
-            self._feed_unframed(data)
-            return
         if data.startswith(_H2C_PREFACE):
             # A client that insists on HTTP/2 reads a plain close as "not here" and falls back.
             self.transport.close()
             return
         self._unset_keepalive_if_required()
+        self._unheard_bytes += len(data)
         try:
-            self.parser.feed_data(data)
-        except httptools.HttpParserUpgrade as upgrade:
-            self._ignore_upgrade(data[upgrade.args[0] :])
+            self._feed(data)
         except httptools.HttpParserError as error:
             cause = error.__cause__ or error.__context__
             self._refuse(cause.error if isinstance(cause, _Refused) else BadRequest("This is not HTTP/1.1."))
+        if self._unheard_bytes > _MAX_HEAD_BYTES:
+            # The parser collects a line without end in silence.
+            self._refuse(HeadTooLarge(f"A part of the request is larger than {_MAX_HEAD_BYTES} bytes."))
         # Most requests arrive whole, in one read; only the others need a watch.
         if self._reading and self._read_timer is None:
             in_head = self.cycle is None or self.cycle.response_complete
             self._watch_reading(self._settings.head_s if in_head else self._settings.slow_client_s)
 
+    def _feed(self, data: bytes) -> None:
+        if self._body is not None:
+            self._body.feed(data)
+            return
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            # Java's HTTP client offers h2c on every first request. Such a request, or one for a web socket,
+            # is served as the HTTP/1.1 request that it also is; the parser stops at its head.
+            self.cycle.keep_alive = False
+            self._body = _Body(self.headers, self.on_body, self._body_complete)
+            self._body.feed(data[upgrade.args[0] :])
+
     def _refuse(self, error: RouterError) -> None:
         if self.transport.is_closing():
+            return
+        if self._answering:
+            self.close_unfinished()  # this would be read as a part of that answer, or in its place
             return
         body = error_body(error, Api.OTHER)
         head = (
@@ -197,30 +221,19 @@ class PointsmanProtocol(HttpToolsProtocol):
         self.transport.write(head.encode() + body)
         self.transport.close()
 
-    def _ignore_upgrade(self, rest: bytes) -> None:
-        """Serves a request that asked for h2c or a web socket as the HTTP/1.1 request that it also is.
-
-        Java's HTTP client asks for h2c on every first request. The parser stops after such a head, so the
-        body is counted here by its Content-Length; the connection closes afterwards.
-        """
-        length = dict(self.headers).get(b"content-length", b"0")
-        self.cycle.keep_alive = False
-        self._unframed = int(length) if length.isdigit() else 0
-        self._feed_unframed(rest)
-
-    def _feed_unframed(self, data: bytes) -> None:
-        piece = data[: self._unframed or 0]
-        self._unframed = (self._unframed or 0) - len(piece)
-        if piece:
-            self.on_body(piece)
-        if self._unframed == 0 and self.cycle.more_body:
-            self.on_message_complete()
+    @property
+    def _answering(self) -> bool:
+        """Whether the next bytes that leave belong to the answer of a request that came whole."""
+        cycle = self._serving
+        if cycle is None or cycle.response_complete:
+            return False
+        return cycle.response_started or not cycle.more_body
 
     # --- parser callbacks -------------------------------------------------------------------------------
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self._head_bytes = 0
+        self._head_bytes = self._unheard_bytes = 0
         self.scope[CONNECTION] = self  # type: ignore[literal-required]  # servers may add keys
         self._reading = True
 
@@ -240,11 +253,21 @@ class PointsmanProtocol(HttpToolsProtocol):
             raise _Refused(HeadTooLarge(f"The request head is larger than {_MAX_HEAD_BYTES} bytes."))
 
     def on_headers_complete(self) -> None:
+        self._unheard_bytes = 0
         super().on_headers_complete()
         if self._closing():
             self.cycle.keep_alive = False
 
+    def on_body(self, body: bytes) -> None:
+        self._unheard_bytes = 0
+        super().on_body(body)
+
     def on_message_complete(self) -> None:
+        if not self.parser.should_upgrade():
+            self._body_complete()
+
+    def _body_complete(self) -> None:
+        self._unheard_bytes = 0
         self._reading = False
         self._stop_read_timer()
         super().on_message_complete()
@@ -253,21 +276,26 @@ class PointsmanProtocol(HttpToolsProtocol):
         self._gone = None
         super().on_response_complete()
 
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        self._serving = cycle
+        super()._start_asgi_task(cycle, app)
+
     def _should_upgrade(self) -> bool:
         return False
 
     # --- clients that send or take nothing ----------------------------------------------------------------
 
     def _watch_reading(self, within_s: float) -> None:
-        self._read_timer = self.loop.call_later(within_s, self._check_read, within_s)
+        self._read_timer = self.loop.call_later(within_s, self._check_read)
 
-    def _check_read(self, within_s: float) -> None:
+    def _check_read(self) -> None:
         """A head must be whole within its deadline; a body must only go on coming."""
         self._read_timer = None
         in_body = self._reading and self.cycle is not None and not self.cycle.response_complete
-        fresh = self.loop.time() - self._last_read < within_s
-        if in_body and (fresh or self.flow.read_paused):
-            self._watch_reading(self._settings.slow_client_s)
+        patience_s = self._settings.slow_client_s
+        left_s = patience_s if self.flow.read_paused else self._last_read + patience_s - self.loop.time()
+        if in_body and left_s > _TIMER_RESOLUTION_S:
+            self._watch_reading(left_s)
         else:
             self.transport.abort()
 
@@ -299,6 +327,27 @@ class PointsmanProtocol(HttpToolsProtocol):
         if self._write_timer is not None:
             self._write_timer.cancel()
             self._write_timer = None
+
+
+class _Body:
+    """Reads the body of a request at whose head the parser stopped, by the framing that the head declared."""
+
+    def __init__(
+        self,
+        headers: Sequence[Header],
+        on_body: Callable[[bytes], None],
+        on_message_complete: Callable[[], None],
+    ) -> None:
+        self.on_body = on_body
+        self.on_message_complete = on_message_complete
+        self._parser = httptools.HttpRequestParser(self)
+        framing = [b"%b: %b\r\n" % header for header in headers if header[0] in _FRAMING]
+        self._parser.feed_data(b"".join([b"POST / HTTP/1.1\r\n", *framing, b"\r\n"]))
+
+    def feed(self, data: bytes) -> None:
+        """Raises HttpParserError."""
+        if data:
+            self._parser.feed_data(data)
 
 
 class _Refused(Exception):

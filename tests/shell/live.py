@@ -39,6 +39,11 @@ DATA = Origin("http", "router", 30000, "")
 ADMIN = Origin("http", "router", 29001, "")
 METRICS = Origin("http", "router", 29000, "")
 UNIX_ORIGIN_S = 1_795_973_970.0
+QUIET: dict[str, Any] = {
+    "polling": {"interval_s": 3000.0, "models_interval_s": 3000.0},
+    "health": {"interval_s": 3000.0},
+}
+"""Settings of a router that leaves its workers alone after the first look."""
 SETTLED_S = 0.1
 """Time in which everything must be over once nobody wants it any more."""
 CHAT = "/v1/chat/completions"
