@@ -101,7 +101,7 @@ class EngineServer:
             OSError: the port cannot be had.
         """
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(self.protocol, self.host, self.port)
+        self._server = await loop.create_server(self.protocol, self.host, self.port, backlog=BACKLOG)
         if self.port == 0:
             self.port = self._server.sockets[0].getsockname()[1]
         self.front.process.instance = f"{self.host}:{self.port}"
