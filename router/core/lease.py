@@ -15,7 +15,7 @@ class Outcome(enum.Enum):
     CLIENT_ERROR = "client_error"
     """The engine refused the request with a 4xx of the client's making."""
     CANCELLED = "cancelled"
-    """The client left."""
+    """The client left, or its request was given up on our side: it says nothing about the worker."""
     FAILED = "failed"
     """The worker broke its answer, reset the connection, let nobody in, or answered 5xx."""
     BUSY = "busy"

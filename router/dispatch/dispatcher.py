@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 from types import TracebackType
 
-from router.core.errors import ClientGone, ConnectFailed, DeadlineExceeded, InternalError, RouterError
+from router.core.errors import ConnectFailed, DeadlineExceeded, InternalError, RouterError, UpstreamError
 from router.core.lease import Lease, Outcome
 from router.core.pool import Pool
 from router.core.request import Request
@@ -61,8 +61,8 @@ def outcome_of(error: BaseException | None) -> Outcome:
     """How a lease ended, when all that is known is the exception that ended it."""
     if error is None:
         return Outcome.OK
-    if isinstance(error, asyncio.CancelledError | ClientGone | GeneratorExit):
-        return Outcome.CANCELLED
+    if not isinstance(error, UpstreamError):
+        return Outcome.CANCELLED  # the client left, or its request was refused on the way, or a bug of ours
     if isinstance(error, DeadlineExceeded):
         return Outcome.TIMEOUT
     if isinstance(error, ConnectFailed):

@@ -126,7 +126,8 @@ async def talk(ask: Ask) -> None:
         await asyncio.sleep(0.01)
         ask.event(word(number))
     ask.event(STOP)
-    if (wanted.get("stream_options") or {}).get("include_usage"):
+    options = wanted.get("stream_options")
+    if isinstance(options, dict) and options.get("include_usage"):
         ask.event(USAGE)
     ask.event(DONE)
     ask.end()
