@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from typing import Any
 
 from router.core.budget import Budget
 from router.core.health import Sign
@@ -53,9 +54,9 @@ class NewestFirst:
         return [Choice(waiting[-1].id, workers[0].name, reason="newest")]
 
 
-def request(request_id: str = "", **fields: object) -> Request:
+def request(request_id: str = "", **fields: Any) -> Request:
     number = next(_numbers)
-    defaults: dict[str, object] = {
+    defaults: dict[str, Any] = {
         "id": request_id or f"r{number}",
         "sequence": number,
         "model": MODEL,
@@ -63,7 +64,7 @@ def request(request_id: str = "", **fields: object) -> Request:
         "api": Api.CHAT,
         "prompt_tokens": 100,
     }
-    return Request(**(defaults | fields))  # type: ignore[arg-type]
+    return Request(**(defaults | fields))
 
 
 def pool(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
@@ -26,10 +28,14 @@ from tests.core.fleet_examples import (
 )
 
 
-def place(made: Pool, now: float = 1.0, **fields: object) -> Lease:
+def place(made: Pool, now: float = 1.0, **fields: Any) -> Lease:
     made.submit(request(**fields), now)
     (lease,) = made.assign(now)
     return lease
+
+
+def state_of(made: Pool, name: str) -> State:
+    return made.roster.workers[name].state
 
 
 def test_a_placed_request_is_charged_to_its_worker() -> None:
@@ -272,28 +278,28 @@ def test_a_worker_with_a_silent_stream_becomes_suspect_and_keeps_its_lease() -> 
     made = pool("a", "b", stall_min_s=10.0)
     lease = place(made, now=1.0, stream=True)
     made.expire(11.0)
-    assert made.roster.workers["a"].state is State.READY
+    assert state_of(made, "a") is State.READY
     made.expire(11.1)
-    assert made.roster.workers["a"].state is State.SUSPECT
+    assert state_of(made, "a") is State.SUSPECT
     assert made.in_flight == 1
     made.progress(lease, 12.0, generated_tokens=1)
-    assert made.roster.workers["a"].state is State.READY
+    assert state_of(made, "a") is State.READY
 
 
 def test_a_long_prefill_is_given_its_time() -> None:
     made = pool("a", "b", stall_min_s=10.0, stall_max_s=120.0)
     place(made, now=1.0, stream=True, prompt_tokens=50_000)
     made.expire(40.0)
-    assert made.roster.workers["a"].state is State.READY
+    assert state_of(made, "a") is State.READY
     made.expire(1.0 + 45.1)
-    assert made.roster.workers["a"].state is State.SUSPECT
+    assert state_of(made, "a") is State.SUSPECT
 
 
 def test_silence_says_nothing_when_nothing_could_be_heard() -> None:
     made = pool("a", "b", stall_min_s=10.0)
     place(made, now=1.0, stream=False)
     made.expire(500.0)
-    assert made.roster.workers["a"].state is State.READY
+    assert state_of(made, "a") is State.READY
 
 
 def test_a_counter_that_moves_is_progress() -> None:
@@ -303,19 +309,19 @@ def test_a_counter_that_moves_is_progress() -> None:
         made.roster.observe("a", EngineStats(taken=second, generation_tokens=float(second)), float(second))
         made.expire(float(second))
     made.expire(60.0)
-    assert made.roster.workers["a"].state is State.READY, "nobody has looked since"
+    assert state_of(made, "a") is State.READY, "nobody has looked since"
     made.roster.observe("a", EngineStats(taken=60.0, generation_tokens=39.0), 60.0)
     made.expire(60.0)
-    assert made.roster.workers["a"].state is State.SUSPECT
+    assert state_of(made, "a") is State.SUSPECT
 
 
 def test_failures_in_a_row_eject_and_a_success_in_between_forgives() -> None:
     made = pool("a", "b")
     for outcome in (Outcome.FAILED, Outcome.FAILED, Outcome.OK, Outcome.FAILED, Outcome.FAILED):
         made.release(place(made), outcome, 2.0)
-    assert made.roster.workers["a"].state is State.READY
+    assert state_of(made, "a") is State.READY
     made.release(place(made), Outcome.FAILED, 2.0)
-    assert made.roster.workers["a"].state is State.EJECTED
+    assert state_of(made, "a") is State.EJECTED
 
 
 @pytest.mark.parametrize("outcome", [Outcome.CANCELLED, Outcome.BUSY, Outcome.CLIENT_ERROR, Outcome.EXPIRED])
@@ -323,13 +329,13 @@ def test_what_is_not_the_workers_fault_never_ejects_it(outcome: Outcome) -> None
     made = pool("a", "b")
     for _ in range(20):
         made.release(place(made), outcome, 2.0)
-    assert made.roster.workers["a"].state is State.READY
+    assert state_of(made, "a") is State.READY
 
 
 def test_a_refused_connection_ejects_at_once_even_the_last_worker() -> None:
     made = pool("a")
     made.release(place(made), Outcome.UNREACHABLE, 2.0)
-    assert made.roster.workers["a"].state is State.EJECTED
+    assert state_of(made, "a") is State.EJECTED
 
 
 def test_half_of_a_pool_stays_in_rotation_whatever_fails() -> None:

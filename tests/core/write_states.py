@@ -19,8 +19,8 @@ copy is old. Do not edit it.
 _HEALTH = """## Health of a worker
 
 Only a ready worker gets new requests; one that a stored response lives on is also asked while it drains.
-Signs that are not drawn change nothing in that state. A bad or stalled sign is not applied when it would leave
-less than half of the workers in rotation.
+Signs that are not drawn change nothing in that state. A bad or stalled sign is not applied when it would
+leave less than half of the workers in rotation.
 """
 _PHASES = """## Life of a request
 
