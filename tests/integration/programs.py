@@ -105,10 +105,12 @@ def _is_free(port: int) -> bool:
 class Program:
     """A process that was started, in a session of its own; its output is kept in files."""
 
-    def __init__(self, command: Sequence[str], folder: Path, name: str) -> None:
+    def __init__(
+        self, command: Sequence[str], folder: Path, name: str, variables: Mapping[str, str] = {}
+    ) -> None:
         self.name = name
         self._out, self._err = folder / f"{name}.out", folder / f"{name}.err"
-        environment = {key: value for key, value in os.environ.items() if not key.startswith("POINTSMAN_")}
+        bare = {key: value for key, value in os.environ.items() if not key.startswith("POINTSMAN_")}
         with self._out.open("wb") as out, self._err.open("wb") as err:
             self.process = subprocess.Popen(
                 command,
@@ -116,7 +118,7 @@ class Program:
                 stdout=out,
                 stderr=err,
                 cwd=ROOT,
-                env=environment,
+                env={**bare, **variables},
                 start_new_session=True,
             )
 
@@ -281,14 +283,14 @@ class Programs:
     folder: Path
     started: list[Program] = field(default_factory=list)
 
-    def start(self, command: Sequence[str], name: str) -> Program:
-        program = Program(command, self.folder, f"{len(self.started)}-{name}")
+    def start(self, command: Sequence[str], name: str, variables: Mapping[str, str] = {}) -> Program:
+        program = Program(command, self.folder, f"{len(self.started)}-{name}", variables)
         self.started.append(program)
         return program
 
-    def pointsman(self, *words: str) -> Program:
-        """`pointsman …`, not waited for."""
-        return self.start((*POINTSMAN, *words), words[0])
+    def pointsman(self, *words: str, variables: Mapping[str, str] = {}) -> Program:
+        """`pointsman …` with these variables in its environment, not waited for."""
+        return self.start((*POINTSMAN, *words), words[0], variables)
 
     def engines(self, *flags: str, count: int = 1, port: int = 0) -> tuple[Program, list[Engine]]:
         """`python -m engines.mock`, listening."""
