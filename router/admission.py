@@ -158,7 +158,7 @@ class Admission:
         """A request of which no more is known than where it may go."""
         self._sequence += 1
         return Request(
-            id=call.id,
+            id=self._unique(call),
             sequence=self._sequence,
             model=model,
             arrived=call.arrived,
@@ -166,6 +166,10 @@ class Admission:
             slo=call.client.slo,
             trusted=call.client.trusted,
         )
+
+    def _unique(self, call: Call) -> str:
+        """The id of a request in the accounts: clients may send one id of theirs many times at once."""
+        return f"{call.id}#{self._sequence}"
 
     def dispatcher_for(self, model: str) -> Dispatcher:
         """The pool for a model. Raises ModelNotFound, naming the known ones, or NoWorker when there is no
@@ -194,7 +198,7 @@ class Admission:
         exact = size.tokens is not None
         previous = body.previous_response_id
         return Request(
-            id=call.id,
+            id=self._unique(call),
             sequence=self._sequence,
             model=body.model,
             arrived=call.arrived,

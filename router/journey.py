@@ -218,7 +218,7 @@ class Journey:
         ttft = None if self.first_event_at is None else self.first_event_at - self.call.arrived
         return RequestRecord(
             arrival=self._telemetry.wall() - (now - self.call.arrived),
-            id=request.id,
+            id=self.call.id,
             tenant=request.tenant,
             model=request.model,
             api=self.call.route.label,

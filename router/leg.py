@@ -29,6 +29,7 @@ from router.settings.timeouts import TimeoutSettings
 from router.upstream.client import Upstream, WireRequest
 from router.upstream.exchange import Exchange
 
+_LAST_STATUS = 599
 _MAX_REFUSAL_BYTES = 1024 * 1024
 _MAX_ANSWER_BYTES = 256 * 1024 * 1024
 _TOO_LONG_MARKS = (b"maximum context length", b"longer than the model's context length")
@@ -122,6 +123,8 @@ class Legs:
         if member is None:
             raise ConnectFailed("The worker left just now.")
         with await self._open(job, member, journey) as exchange:
+            if exchange.status > _LAST_STATUS:
+                raise UpstreamBroken(f"The worker answered with {exchange.status}, which is no HTTP status.")
             if exchange.status >= 400:
                 await self._refused(job, member, exchange)
             leg = _Leg(job, held, responder, journey, member, exchange)

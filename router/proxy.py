@@ -119,8 +119,12 @@ class Proxy:
         tries = Tries(allowed=self._retry.max_retries if self._retry.enabled and job.repeatable else 0)
         retries = 0
         failed: LegFailed | None = None
+        before: LegFailed | None = None
         try:
-            while (failed := await self._attempt(job, responder, journey, failed)) is not None:
+            while (failed := await self._attempt(job, responder, journey, before)) is not None:
+                if failed is before:
+                    break
+                before = failed
                 elsewhere = self._elsewhere(job, failed)
                 if elsewhere is None or not tries.another(failed.failure) or not self._bounds.retries.take():
                     break
@@ -136,14 +140,15 @@ class Proxy:
     async def _attempt(
         self, job: Job, responder: Responder, journey: Journey, before: LegFailed | None
     ) -> LegFailed | None:
-        """One placement and one leg. Returns its failure when that left nothing committed."""
+        """One placement and one leg. Returns its failure when that left nothing committed, and the failure
+        `before` it when nobody else had room."""
         journey.submitted(job.request)
         try:
             held = await job.dispatcher.acquire(job.request)
         except (NoWorker, QueueFull):
             if before is None:
                 raise
-            return before  # nobody else has room: the client learns what went wrong, not that
+            return before  # the client learns what went wrong, not that there was no room
         with held:
             journey.placed(held, job.dispatcher.pool)
             try:
@@ -206,7 +211,7 @@ class Proxy:
             responder.abort()
             return
         headers = [*error_headers(error), (b"x-request-id", call.id.encode())]
-        await responder.answer(error.status, headers, error_body(error, call.route.api))
+        await responder.answer(error.status, headers, error_body(error, call.route.error_api))
 
 
 def _nobody(worker: str) -> None:

@@ -35,7 +35,7 @@ class NewWorker(BaseModel):
 def admin_routes(control: Control, now: Callable[[], float], *, guarded: bool) -> APIRouter:
     """`/workers` and `/debug/state`; `guarded` asks for the administrator's key."""
 
-    def guard(request: Request) -> None:
+    async def guard(request: Request) -> None:
         if guarded and not control.keys.admin(dict(request.headers.raw)):
             raise Unauthorized("This path asks for the administrator's key.")
 

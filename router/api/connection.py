@@ -123,7 +123,7 @@ class PointsmanProtocol(HttpToolsProtocol):
         head = self._head(status, headers)
         if status not in _WITHOUT_BODY:
             head.append(b"content-length: %d\r\n" % len(body))
-        head += (b"\r\n", body)
+        head += (b"\r\n", b"" if self._serving.scope["method"] == "HEAD" else body)
         self.transport.write(b"".join(head))
         self._complete()
 

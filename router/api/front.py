@@ -15,7 +15,7 @@ from router.api.connection import CONNECTION, PointsmanProtocol
 from router.api.errors import error_body, error_headers
 from router.api.headers import request_id
 from router.api.intake import Receive
-from router.api.keys import Keys
+from router.api.keys import ANYBODY, Keys
 from router.api.responder import AsgiResponder, DirectResponder, Responder, Send
 from router.api.routes import Route, find_route
 from router.call import Call
@@ -68,10 +68,14 @@ class Front:
             return
         connection: PointsmanProtocol | None = scope.get(CONNECTION)
         responder = AsgiResponder(send) if connection is None else DirectResponder(connection)
+        call = self._call(scope, receive, route)
         try:
-            call = self._call(scope, receive, route)
+            call.client = self._keys.client(call.by_name)
+            if scope["method"] not in route.methods:
+                raise MethodNotAllowed(f"{scope['method']} is not a method of this path.")
         except RouterError as error:
-            await responder.answer(error.status, error_headers(error), error_body(error, route.api))
+            headers = [*error_headers(error), (b"x-request-id", call.id.encode())]
+            await responder.answer(error.status, headers, error_body(error, route.error_api))
             return
         departure = Departure(connection, receive)
         try:
@@ -90,9 +94,6 @@ class Front:
     def _call(self, scope: Scope, receive: Receive, route: Route) -> Call:
         headers = scope["headers"]
         by_name = dict(headers)
-        client = self._keys.client(by_name)
-        if scope["method"] not in route.methods:
-            raise MethodNotAllowed(f"{scope['method']} is not a method of this path.")
         query = scope["query_string"]
         target = scope["raw_path"] + b"?" + query if query else scope["raw_path"]
         fallback = f"{self._id_prefix}{next(self._ids):08x}"
@@ -103,7 +104,7 @@ class Front:
             target=target,
             headers=headers,
             by_name=by_name,
-            client=client,
+            client=ANYBODY,
             receive=receive,
             arrived=self._now(),
         )

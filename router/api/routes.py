@@ -39,6 +39,11 @@ class Route:
     methods: frozenset[str]
     stored_id: str | None = None
 
+    @property
+    def error_api(self) -> Api:
+        """Whose shape errors have: counting tokens generates nothing, but is a part of Messages."""
+        return Api.MESSAGES if self.label == "count_tokens" else self.api
+
 
 _POST = frozenset({"POST"})
 _BOTH_PREFIXES = ("/v1", "")

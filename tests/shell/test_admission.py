@@ -84,10 +84,26 @@ JSON_VALUE = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6), inner, max_size=3),
     max_leaves=8,
 )
-FIELD = st.sampled_from(
-    "messages prompt input stream stream_options n best_of max_tokens priority tools user conversation "
-    "cache_salt kv_transfer_params vllm_xargs previous_response_id documents".split()
-)
+FIELDS = [
+    "messages",
+    "prompt",
+    "input",
+    "stream",
+    "stream_options",
+    "n",
+    "best_of",
+    "max_tokens",
+    "priority",
+    "tools",
+    "user",
+    "conversation",
+    "cache_salt",
+    "kv_transfer_params",
+    "vllm_xargs",
+    "documents",
+    "previous_response_id",
+]
+FIELD = st.sampled_from(FIELDS)
 
 
 @settings(max_examples=5, deadline=None, suppress_health_check=list(HealthCheck))
