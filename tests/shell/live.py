@@ -307,13 +307,14 @@ class Live:
         return (await self.ask("/debug/state", origin=ADMIN)).json()
 
     async def metric(self, name: str, **labels: str) -> float | None:
-        """A sample of the router's own metrics."""
+        """A sum over the series of the router's own metrics with these labels; None without any."""
         text = (await self.ask("/metrics", origin=ADMIN)).body.decode()
+        found = []
         for line in text.splitlines():
             series, _, value = line.rpartition(" ")
             if series.partition("{")[0] == name and all(f'{k}="{v}"' in series for k, v in labels.items()):
-                return float(value)
-        return None
+                found.append(float(value))
+        return sum(found) if found else None
 
     # --- looks inside ----------------------------------------------------------------------------------
 
