@@ -132,11 +132,9 @@ class Fleet:
         return known or self._learning()
 
     def _learning(self) -> Dispatcher | None:
-        """While a worker has not told its models yet, any name may turn out to be one of them."""
-        for dispatcher in self._dispatchers.values():
-            if any(w.state is State.STARTING and not w.models for w in dispatcher.pool.roster):
-                return dispatcher
-        return None
+        """While a worker has not told its models yet, any name may turn out to be one of them. That holds
+        while it is down, too: the client should come back later, which a 404 does not say."""
+        return next((d for d in self._dispatchers.values() if d.pool.roster.learning), None)
 
     def sole_model(self) -> str | None:
         """The one model there is, None when there are several or none."""

@@ -265,6 +265,11 @@ class Roster:
             model in w.models for w in self._workers.values() if w.state is not State.GONE
         )
 
+    @property
+    def learning(self) -> bool:
+        """Whether some member has not told its models yet."""
+        return any(not w.models for w in self._workers.values() if w.state is not State.GONE)
+
     def models(self) -> set[str]:
         """Names that members serve, also while they are out of rotation."""
         members = (w for w in self._workers.values() if w.state is not State.GONE)

@@ -57,6 +57,15 @@ def test_a_worker_without_models_is_never_offered_but_hoped_for() -> None:
     assert not made.hopeful("anything")
 
 
+def test_a_worker_that_never_told_its_models_is_still_learning_while_it_is_down() -> None:
+    made = roster("a", models=frozenset())
+    assert made.learning
+    made.sign("a", Sign.REFUSED, 1.0)
+    assert made.learning
+    made.remove("a", 2.0)
+    assert not made.learning
+
+
 def test_a_starting_worker_is_no_hope_for_a_model_that_it_does_not_list() -> None:
     made = roster("a", ready=False)
     assert made.hopeful(MODEL)
