@@ -132,9 +132,12 @@ class Fleet:
         return known or self._learning()
 
     def _learning(self) -> Dispatcher | None:
-        """While a worker has not told its models yet, any name may turn out to be one of them. That holds
-        while it is down, too: the client should come back later, which a 404 does not say."""
-        return next((d for d in self._dispatchers.values() if d.pool.roster.learning), None)
+        """While a worker has not told its models yet, any name may turn out to be one of them. When no model
+        is known at all, that holds for workers that are down, too: the client should come back later, which
+        a 404 does not say."""
+        mute = not self.models()
+        pools = ((dispatcher, dispatcher.pool.roster) for dispatcher in self._dispatchers.values())
+        return next((d for d, roster in pools if roster.learning or (mute and len(roster))), None)
 
     def sole_model(self) -> str | None:
         """The one model there is, None when there are several or none."""

@@ -267,8 +267,8 @@ class Roster:
 
     @property
     def learning(self) -> bool:
-        """Whether some member has not told its models yet."""
-        return any(not w.models for w in self._workers.values() if w.state is not State.GONE)
+        """Whether some worker that may become eligible soon has not told its models yet."""
+        return any(w.state in _HOPEFUL and not w.models for w in self._workers.values())
 
     def models(self) -> set[str]:
         """Names that members serve, also while they are out of rotation."""

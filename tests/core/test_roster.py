@@ -57,12 +57,11 @@ def test_a_worker_without_models_is_never_offered_but_hoped_for() -> None:
     assert not made.hopeful("anything")
 
 
-def test_a_worker_that_never_told_its_models_is_still_learning_while_it_is_down() -> None:
-    made = roster("a", models=frozenset())
+def test_models_are_still_being_learned_while_a_worker_that_may_come_has_not_told_its_own() -> None:
+    made = roster("a", "b", models=frozenset())
+    made.learn_models("b", {MODEL: None})
     assert made.learning
     made.sign("a", Sign.REFUSED, 1.0)
-    assert made.learning
-    made.remove("a", 2.0)
     assert not made.learning
 
 

@@ -64,3 +64,13 @@ def test_a_fleet_that_is_down_since_the_start_is_a_reason_to_come_back() -> None
         assert reply.header("retry-after") is not None
 
     play(scene, {"a": talk}, ready=False)
+
+
+def test_a_name_that_nobody_serves_is_a_404_also_while_a_part_of_the_fleet_is_down() -> None:
+    async def scene(act: Live) -> None:
+        act.puppets["a"].refuse()
+        await act.until(lambda: act.state("a") == "ejected" and act.state("b") == "ready")
+        reply = await act.ask(CHAT, {**ASK, "model": "typo"})
+        assert (reply.status, reply.error["code"]) == (404, "model_not_found")
+
+    play(scene, {"a": talk, "b": talk}, ready=False)
