@@ -78,7 +78,9 @@ def _batch(command: argparse.ArgumentParser, default: MockSettings) -> None:
     command.add_argument("--block-size", type=int, default=default.block_size, help="tokens of a KV block")
     command.add_argument("--kv-tokens", type=int, help="KV capacity (tokens); what the GPU's memory holds")
     command.add_argument("--scheduling-policy", default=default.scheduling_policy, help="fcfs or priority")
-    command.add_argument("--max-num-queued-reqs", type=int, help="waiting requests before 503; unbounded")
+    command.add_argument(
+        "--max-num-queued-reqs", type=int, help="requests before 503, running ones too in vLLM; unbounded"
+    )
 
 
 def _server(command: argparse.ArgumentParser, default: MockSettings) -> None:

@@ -50,6 +50,7 @@ class Hardware:
         kv_tokens = settings.kv_tokens or roofline.kv_capacity_tokens(MEMORY_UTILIZATION)
         max_model_len = settings.max_model_len or min(model.context_tokens, kv_tokens)
         seqs, batched = _batch_defaults(gpu.memory_bytes)
+        vllm = settings.dialect == "vllm"
         try:
             config = EngineConfig(
                 # One block more than the capacity: block 0 is never used.
@@ -59,7 +60,8 @@ class Hardware:
                 max_num_seqs=settings.max_num_seqs or seqs,
                 max_num_batched_tokens=settings.max_num_batched_tokens or batched,
                 scheduling=settings.scheduling_policy,
-                max_num_queued_reqs=settings.max_num_queued_reqs,
+                max_num_queued_reqs=settings.max_num_queued_reqs if vllm else None,
+                max_num_waiting=None if vllm else settings.max_num_queued_reqs,
                 output_lengths=_lengths(settings.output_tokens),
             )
         except ValueError as error:

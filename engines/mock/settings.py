@@ -40,7 +40,8 @@ class MockSettings:
         step_times: `roofline` computes a step's length, `measured` takes it from published fits.
         output_tokens: mean of the seeded output lengths (tokens); a request's own limits cut it.
         api_key: asked on /v1 when set, as vLLM does.
-        max_num_queued_reqs: requests that may wait; beyond them 503. None is unbounded.
+        max_num_queued_reqs: beyond so many requests 503; None is unbounded. Running ones count in vLLM's
+            dialect (as vLLM 0.32 was seen to count), not in SGLang's (`max_queued_requests`).
         sse_keep_alive_interval_s: silence after which a comment is sent; 0 is never.
         shutdown_timeout_s: how long SIGTERM lets open streams finish; 0 ends them at once.
         sigterm: what open streams see when SIGTERM does not wait: an `abort` end, or `silence`.

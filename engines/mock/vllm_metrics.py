@@ -138,7 +138,7 @@ class _Table:
         )
         series = [
             Series({"model_name": self._labels["model_name"], "reason": reason}, _entry(rejected, reason))
-            for reason in rejected
+            for reason in ("max_num_queued_reqs", "max_num_queued_tokens")
         ]
         text = "Requests refused at admission, by limit."
         yield Counter("vllm:admission_rejections", text, series, self._created)

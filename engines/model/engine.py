@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from typing import NoReturn
 
 from engines.model.job import (
     Counters,
@@ -115,7 +116,7 @@ class Engine:
 
         Raises:
             EngineRejects: the job can never run here.
-            EngineBusy: the waiting queue is full.
+            EngineBusy: a bound of `config` leaves no room for them.
         """
         self.add_all((job,), now)
 
@@ -124,7 +125,7 @@ class Engine:
 
         Raises:
             EngineRejects: one of them can never run here.
-            EngineBusy: the waiting queue is full.
+            EngineBusy: a bound of `config` leaves no room for them.
         """
         seen: set[str] = set()
         for job in jobs:
@@ -132,7 +133,7 @@ class Engine:
                 raise EngineRejects("id", f"a job with id {job.id} is here already")
             seen.add(job.id)
             self._check(job)
-        self._check_queue()
+        self._check_room(len(jobs))
         for job in jobs:
             sequence = Sequence(job, self.config, self._order, now)
             self._order += 1
@@ -249,15 +250,24 @@ class Engine:
         if min(job.prompt_token_ids) < 0 or max(job.prompt_token_ids) >= VOCABULARY_SIZE:
             raise EngineRejects("prompt", f"a token id is outside the vocabulary of {VOCABULARY_SIZE}")
 
-    def _check_queue(self) -> None:
-        waiting = self._scheduler.waiting
-        for reason, held, bound in (
-            ("max_num_queued_reqs", len(waiting), self.config.max_num_queued_reqs),
-            ("max_num_queued_tokens", waiting.tokens, self.config.max_num_queued_tokens),
-        ):
-            if bound is not None and held >= bound:
-                self.counters.rejected[reason] += 1
-                raise EngineBusy(reason, f"{held} wait and {reason} is {bound}")
+    def _check_room(self, sequences: int) -> None:
+        """A request may not go over a bound; that of tokens only holds once it is reached, as in vLLM."""
+        reqs, waiting = self.config.max_num_queued_reqs, self.config.max_num_waiting
+        tokens = self.config.max_num_queued_tokens
+        if reqs is not None and len(self._jobs) + sequences > reqs:
+            self._refuse("max_num_queued_reqs", f"{len(self._jobs)} sequences are here of {reqs}")
+        if waiting is not None and self.waiting + sequences > waiting:
+            self._refuse("max_num_waiting", f"{self.waiting} sequences wait of {waiting}")
+        if tokens is not None and self._prefill_tokens() >= tokens:
+            self._refuse("max_num_queued_tokens", f"{self._prefill_tokens()} tokens wait of {tokens}")
+
+    def _prefill_tokens(self) -> int:
+        """Prompt tokens of sequences that have no output yet, however much of them is computed."""
+        return sum(one.prompt_tokens for one in self._jobs.values() if one.length == one.prompt_tokens)
+
+    def _refuse(self, reason: str, message: str) -> NoReturn:
+        self.counters.rejected[reason] += 1
+        raise EngineBusy(reason, message)
 
     def __repr__(self) -> str:
         step = "idle" if self.idle else "in a step" if self._open else "between steps"

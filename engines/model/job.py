@@ -13,13 +13,14 @@ from engines.model.generation import OutputLengths
 from engines.model.kv_cache import blocks_for
 
 FinishReason = Literal["stop", "length", "abort"]
+_ADMISSION_BOUNDS = ("max_num_queued_reqs", "max_num_queued_tokens", "max_num_waiting")
 
 
 class EngineBusy(Exception):
-    """The waiting queue is full. Nothing was queued; another engine may have room.
+    """A bound of the engine is reached. Nothing was queued; another engine may have room.
 
     Attributes:
-        reason: "max_num_queued_reqs" or "max_num_queued_tokens", as the rejection counter labels it.
+        reason: the name of the bound, as the rejection counter labels it.
     """
 
     def __init__(self, reason: str, message: str) -> None:
@@ -54,7 +55,10 @@ class EngineConfig:
         max_num_batched_tokens: tokens computed in one step; longer prefills are chunked.
         long_prefill_token_threshold: longest chunk of one prefill in one step; None for no such bound.
         scheduling: "fcfs", or "priority" (lower value first, ties by arrival).
-        max_num_queued_reqs, max_num_queued_tokens: bounds of the waiting queue; None for unbounded.
+        max_num_queued_reqs: bound of all sequences here. vLLM 0.32 counts the running ones with the waiting
+            ones, whatever the name says. None for unbounded.
+        max_num_queued_tokens: bound of the prompt tokens of sequences without output yet; None for unbounded.
+        max_num_waiting: bound of the waiting queue alone, as SGLang counts; None for unbounded.
         max_loras: distinct adapters in one step; jobs beyond are deferred. None for no bound.
         output_lengths: where an answer ends by itself; None: only at its token limit.
         record_kv_events: keep KV events for `drain_kv_events`.
@@ -73,6 +77,7 @@ class EngineConfig:
     enable_prefix_caching: bool = True
     max_num_queued_reqs: int | None = None
     max_num_queued_tokens: int | None = None
+    max_num_waiting: int | None = None
     max_loras: int | None = None
     output_lengths: OutputLengths | None = field(default_factory=OutputLengths)
     record_kv_events: bool = False
@@ -85,6 +90,7 @@ class EngineConfig:
             "long_prefill_token_threshold",
             "max_num_queued_reqs",
             "max_num_queued_tokens",
+            "max_num_waiting",
             "max_loras",
         ):
             value = getattr(self, name)
@@ -177,7 +183,7 @@ class Counters:
         generation_tokens: sampled tokens, also those of jobs aborted later.
         prefix_queries_tokens, prefix_hits_tokens: at first admission.
         finished: jobs that ended by themselves, by reason; aborts are not among them.
-        rejected: jobs refused because the queue was full, by bound.
+        rejected: requests refused for want of room, by bound.
     """
 
     prompt_tokens: int = 0
@@ -188,6 +194,4 @@ class Counters:
     preemptions: int = 0
     steps: int = 0
     finished: dict[str, int] = field(default_factory=lambda: {"stop": 0, "length": 0})
-    rejected: dict[str, int] = field(
-        default_factory=lambda: {"max_num_queued_reqs": 0, "max_num_queued_tokens": 0}
-    )
+    rejected: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_ADMISSION_BOUNDS, 0))

@@ -16,11 +16,6 @@ from engines.model.sequence import Sequence
 class WaitingQueue(Protocol):
     """Sequences that wait to be admitted."""
 
-    @property
-    def tokens(self) -> int:
-        """Tokens that they bring with them."""
-        ...
-
     def add(self, sequence: Sequence) -> None:
         """A new arrival."""
 
@@ -48,11 +43,9 @@ class ArrivalQueue:
 
     def __init__(self) -> None:
         self._queue: OrderedDict[int, Sequence] = OrderedDict()
-        self.tokens = 0
 
     def add(self, sequence: Sequence) -> None:
         self._queue[sequence.order] = sequence
-        self.tokens += sequence.length
 
     def put_back(self, sequence: Sequence) -> None:
         self.add(sequence)
@@ -64,13 +57,10 @@ class ArrivalQueue:
     def take(self) -> Sequence:
         if not self._queue:
             raise IndexError("nobody waits")
-        sequence = self._queue.popitem(last=False)[1]
-        self.tokens -= sequence.length
-        return sequence
+        return self._queue.popitem(last=False)[1]
 
     def discard(self, sequence: Sequence) -> None:
-        if self._queue.pop(sequence.order, None) is not None:
-            self.tokens -= sequence.length
+        self._queue.pop(sequence.order, None)
 
     def __len__(self) -> int:
         return len(self._queue)
@@ -82,12 +72,10 @@ class PriorityQueue:
     def __init__(self) -> None:
         self._heap: list[tuple[tuple[int, float, int], Sequence]] = []
         self._members: set[int] = set()
-        self.tokens = 0
 
     def add(self, sequence: Sequence) -> None:
         heapq.heappush(self._heap, (sequence.rank, sequence))
         self._members.add(sequence.order)
-        self.tokens += sequence.length
 
     def put_back(self, sequence: Sequence) -> None:
         self.add(sequence)
@@ -108,7 +96,6 @@ class PriorityQueue:
     def discard(self, sequence: Sequence) -> None:
         if sequence.order in self._members:
             self._members.remove(sequence.order)
-            self.tokens -= sequence.length
             if len(self._heap) > 2 * len(self._members) + 16:
                 self._sweep()
 

@@ -137,7 +137,7 @@ def test_the_key_guards_v1_and_nothing_else() -> None:
 
 def test_a_full_queue_is_a_503_that_asks_for_another_instance() -> None:
     async def main() -> None:
-        async with stage(max_num_seqs=1, max_num_queued_reqs=1) as act:
+        async with stage(max_num_seqs=1, max_num_queued_reqs=2) as act:
             long = {**TEXT, "max_tokens": 100, "ignore_eos": True}
             first = asyncio.ensure_future(act.ask("/v1/completions", long))
             await asyncio.sleep(0.05)

@@ -325,9 +325,10 @@ def test_an_id_can_be_here_only_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("bound", "fits"), [({"max_num_queued_reqs": 2}, 2), ({"max_num_queued_tokens": 25}, 3)]
+    ("bound", "fits"),
+    [({"max_num_queued_reqs": 2}, 2), ({"max_num_queued_tokens": 25}, 3), ({"max_num_waiting": 2}, 2)],
 )
-def test_a_full_queue_refuses_and_counts_it(bound: dict[str, int], fits: int) -> None:
+def test_a_full_engine_refuses_and_counts_it(bound: dict[str, int], fits: int) -> None:
     target = engine(**bound)
     (reason,) = bound
     for index in range(fits):
@@ -337,8 +338,35 @@ def test_a_full_queue_refuses_and_counts_it(bound: dict[str, int], fits: int) ->
     assert refusal.value.reason == reason
     assert target.counters.rejected[reason] == 1
     assert target.waiting == fits
+
+
+@pytest.mark.parametrize(
+    ("bound", "takes"),
+    [
+        ({"max_num_queued_reqs": 2}, False),
+        ({"max_num_queued_tokens": 25}, True),
+        ({"max_num_waiting": 2}, True),
+    ],
+)
+def test_only_the_bound_of_requests_counts_those_that_run(bound: dict[str, int], takes: bool) -> None:
+    target = engine(**bound)
+    for index in range(2):
+        target.add(job(str(index), ignore_eos=True), 0.0)
     advance(target, 0.0)
-    target.add(job("now"), 0.0)
+    assert (target.running, target.waiting) == (2, 0)
+    if takes:
+        target.add(job("now"), 0.0)
+    else:
+        with pytest.raises(EngineBusy):
+            target.add(job("now"), 0.0)
+
+
+def test_all_sequences_of_a_request_need_room() -> None:
+    target = engine(max_num_queued_reqs=2)
+    target.add(job("a"), 0.0)
+    with pytest.raises(EngineBusy):
+        target.add_all([job("b", sequence=0), job("c", sequence=1)], 0.0)
+    assert target.waiting == 1
 
 
 def test_the_sequences_of_one_request_are_queued_together_or_not_at_all() -> None:
