@@ -6,15 +6,14 @@ unread and cannot be sent a second time.
 
 from __future__ import annotations
 
-import re
 from collections.abc import AsyncIterator, Mapping
 
 from router.api.intake import pieces_of
 from router.call import Call
-from router.core.errors import BodyTooLarge
+from router.core.errors import BadRequest, BodyTooLarge
+from router.core.form_model import FormModel
 
 _HEAD_BYTES = 64 * 1024
-_MODEL = re.compile(rb'name="?model"?[^\r\n]*\r\n(?:[^\r\n]+\r\n)*\r\n([^\r\n]{1,512})\r\n', re.IGNORECASE)
 
 
 def is_multipart(headers: Mapping[bytes, bytes]) -> bool:
@@ -22,37 +21,44 @@ def is_multipart(headers: Mapping[bytes, bytes]) -> bool:
 
 
 class Form:
-    """One multipart body on its way through."""
+    """One multipart body on its way through.
+
+    Raises BodyTooLarge when it declares to be, and BadRequest when it is compressed: it is not unpacked here,
+    and engines do not unpack what they get.
+    """
 
     def __init__(self, call: Call, max_bytes: int) -> None:
+        if call.by_name.get(b"content-encoding", b"identity").strip().lower() != b"identity":
+            raise BadRequest("A form is taken without Content-Encoding only.")
         declared = call.by_name.get(b"content-length", b"")
         self.content_length = int(declared) if declared.isdigit() else None
         self._max_bytes = max_bytes
         if self.content_length is not None and self.content_length > max_bytes:
             raise self._too_large()
         self._rest = pieces_of(call.receive)
-        self._head = b""
+        self._start = FormModel(call.by_name.get(b"content-type", b""))
         self._ended = False
 
     async def read_head(self) -> None:
         """Reads until the model is found, the body ends, or enough was looked at."""
-        while len(self._head) < _HEAD_BYTES and self.model is None:
+        start = self._start
+        while start.model is None and not start.over and len(start.head) < _HEAD_BYTES:
             piece = await anext(self._rest, None)
             if piece is None:
                 self._ended = True
                 return
-            self._head += piece
+            start.feed(piece)
 
     @property
     def model(self) -> str | None:
-        found = _MODEL.search(self._head)
-        return found[1].decode("utf-8", "replace").strip() if found else None
+        return self._start.model
 
     async def pieces(self) -> AsyncIterator[bytes]:
         """The body. Raises BodyTooLarge when it turns out to be, ClientGone when the client leaves."""
-        size = len(self._head)
-        if self._head:
-            yield self._head
+        head = bytes(self._start.head)
+        size = len(head)
+        if head:
+            yield head
         if self._ended:
             return
         async for piece in self._rest:
