@@ -10,7 +10,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import msgspec
 
@@ -67,7 +67,8 @@ class _Asked:
     health_path: str | None = None
     probed: float = float("-inf")
     without_metrics: bool = False
-    complained: str = ""
+    complaints: set[str] = field(default_factory=set)
+    """Kinds of trouble that the operator was told of, and that have not gone away since."""
 
 
 class Poller:
@@ -215,7 +216,10 @@ class Poller:
         verdict = member.dispatcher.pool.roster.observe(member.name, stats, now)
         if verdict is Verdict.SHARED:
             self._complain(
-                member, asked, "several processes seem to answer at its address; its metrics are not used"
+                member,
+                asked,
+                "address",
+                "several processes seem to answer at its address; its metrics are not used",
             )
         elif verdict is Verdict.RESTARTED:
             asked.health_path = self._health.path
@@ -229,14 +233,16 @@ class Poller:
         except UpstreamError:
             return  # the probe that follows says what is wrong
         if answer.status in (401, 403):
-            self._complain(member, asked, f"it refuses the worker key ({answer.status} on /v1/models)")
+            self._complain(
+                member, asked, "models", f"it refuses the worker key ({answer.status} on /v1/models)"
+            )
             return
         try:
             listed = {card.id: card.max_model_len for card in _models.decode(answer.body).data}
         except msgspec.MsgspecError:
-            self._complain(member, asked, f"its /v1/models cannot be read (status {answer.status})")
+            self._complain(member, asked, "models", f"its /v1/models cannot be read (status {answer.status})")
             return
-        asked.complained = ""
+        asked.complaints.discard("models")
         if member.model is not None:
             listed = {member.model: listed.get(member.model)}
         member.dispatcher.pool.roster.learn_models(member.name, listed)
@@ -250,9 +256,9 @@ class Poller:
         except (UpstreamError, msgspec.MsgspecError):
             member.engine_version = None
 
-    def _complain(self, member: Member, asked: _Asked, what: str) -> None:
-        if asked.complained != what:
-            asked.complained = what
+    def _complain(self, member: Member, asked: _Asked, kind: str, what: str) -> None:
+        if kind not in asked.complaints:
+            asked.complaints.add(kind)
             log.warning("worker %s: %s", member.name, what)
 
     def _get(self, member: Member, path: str, total_s: float, max_bytes: int) -> Awaitable[Answer]:

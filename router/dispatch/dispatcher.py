@@ -174,13 +174,16 @@ class Dispatcher:
 
     def expire(self) -> None:
         """Fails the waiters whose time is up; the reaper's verb."""
+        orphans = []
         for request_id, error in self.pool.expire(self._now()):
             waiter = self._waiters.get(request_id)
             if waiter is None:
-                raise InternalError(f"request {request_id} was queued without a waiter")
-            if not waiter.done():
+                orphans.append(request_id)
+            elif not waiter.done():
                 waiter.set_exception(error)
         self.wake()
+        if orphans:
+            raise InternalError(f"requests were queued without a waiter: {', '.join(orphans)}")
 
     def __repr__(self) -> str:
         return f"<Dispatcher {self.pool.rules.name} [{len(self._waiters)} waiting] {self.pool!r}>"
