@@ -148,6 +148,7 @@ class Front:
             return
         endpoint = methods.get(request.scope["method"])
         if endpoint is None:
+            request.extra_headers.append((b"allow", ", ".join(sorted(methods)).encode()))
             await request.answer(405, b'{"detail":"Method Not Allowed"}')
             return
         await endpoint(request, self.process)

@@ -11,7 +11,7 @@ import msgspec
 
 from engines.mock.ask import Answer, Ask, Piece, ToolCall
 from engines.mock.chat import tool_call_id
-from engines.mock.errors import bad_request
+from engines.mock.errors import bad_body, bad_request
 from engines.mock.fields import Fields, Json
 from engines.mock.openai_ask import Context, check_model, rendered
 from engines.mock.sampling import cache_salt, check_prompt_length, max_tokens, sampling, streaming
@@ -31,13 +31,13 @@ def messages_ask(fields: Fields, context: Context) -> Ask:
         Refusal: 400 or 404.
     """
     fields.required("messages")
-    fields.required("max_tokens")
+    limit = _positive(fields, "max_tokens")
     model = context.model_of(fields)
     chat = Fields(_as_chat(fields))
     tool = tool_call(chat, auto_allowed=True)
     prompts = (rendered(chat.objects("messages"), chat),)
     check_prompt_length(prompts, context.limits)
-    limit = max_tokens(fields.integer("max_tokens"), prompts, context.limits)
+    limit = max_tokens(limit, prompts, context.limits)
     script = tuple(encode(tool.arguments)) if tool is not None else None
     return Ask(
         request_id=f"chatcmpl-{context.request_id}",
@@ -49,6 +49,15 @@ def messages_ask(fields: Fields, context: Context) -> Ask:
         cache_salt=cache_salt(fields),
         tool=tool,
     )
+
+
+def _positive(fields: Fields, name: str) -> int | None:
+    """A number that the body's own shape demands: vLLM refuses it in the OpenAI form, as any wrong shape."""
+    fields.required(name)
+    value = fields.integer(name)
+    if value is not None and value < 1:
+        raise bad_body(f"1 validation error: body.{name} must be positive, got {value}", f"body.{name}")
+    return value
 
 
 def count_tokens(fields: Fields, model: str) -> bytes:

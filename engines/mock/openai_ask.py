@@ -131,7 +131,7 @@ def rendered(messages: list[dict[str, object]], fields: Fields) -> tuple[int, ..
         Refusal: 400 for messages that no template can lay out.
     """
     if not messages:
-        raise bad_request("messages must hold at least one message.", "messages")
+        raise bad_request("An empty conversation cannot be rendered; at least one message is needed.")
     generation_prompt = fields.flag("add_generation_prompt", default=True)
     final = fields.flag("continue_final_message")
     chat: list[Message] = [dict(message) for message in messages]
@@ -196,7 +196,9 @@ def prompts_of(fields: Fields, name: str) -> tuple[tuple[int, ...], ...]:
     prompt = fields.required(name)
     if isinstance(prompt, str):
         return (_encoded(prompt),)
-    if not isinstance(prompt, list) or not prompt:
+    if prompt == []:
+        raise bad_request("At least one prompt is needed.")
+    if not isinstance(prompt, list):
         raise fields.wrong(name, "a string, a list of strings or token ids")
     if is_token_ids(prompt):
         return (_checked(prompt),)

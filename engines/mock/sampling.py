@@ -132,7 +132,9 @@ def answers_per_prompt(fields: Fields) -> int:
     n = fields.integer("n")
     if n is None:
         return 1
-    if not 1 <= n <= MAX_N:
+    if n < 1:
+        raise bad_request(f"n must be at least 1, got {n}.")
+    if n > MAX_N:
         raise bad_request(f"n must be between 1 and {MAX_N}, got {n}. (parameter=n, value={n})", "n")
     if n > 1 and fields.number("temperature") == 0.0:
         raise bad_request(f"n must be 1 when using greedy sampling, got {n}.")
