@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Sequence
+import random
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -302,55 +303,66 @@ def test_a_policy_that_fails_in_the_middle_of_a_round_leaves_no_lease() -> None:
     run(main())
 
 
-STEP = st.sampled_from(["ask", "leave", "end", "turn", "expire", "eject", "return"])
+class Crowd:
+    """Requests that come, wait, are served and leave, as drawn."""
+
+    def __init__(self, made: Pool, draw: random.Random) -> None:
+        self.doors = dispatcher(made)
+        self.made = made
+        self.draw = draw
+        self.tasks: list[asyncio.Task[None]] = []
+        self.ends: list[asyncio.Event] = []
+
+    async def _serve(self, over: asyncio.Event) -> None:
+        with contextlib.suppress(NoWorker, QueueFull), await self.doors.acquire(request()):
+            await over.wait()
+
+    def ask(self) -> None:
+        self.ends.append(asyncio.Event())
+        self.tasks.append(asyncio.create_task(self._serve(self.ends[-1])))
+
+    def leave(self) -> None:
+        if self.tasks:
+            self.draw.choice(self.tasks).cancel()
+
+    def end(self) -> None:
+        if self.ends:
+            self.draw.choice(self.ends).set()
+
+    def expire(self) -> None:
+        self.doors.expire()
+
+    def eject(self) -> None:
+        self.made.roster.sign("a", Sign.REFUSED, 0.0)
+
+    def readmit(self) -> None:
+        self.made.roster.sign("a", Sign.GOOD, 0.0)
+
+    async def go_home(self) -> None:
+        self.readmit()
+        for event in self.ends:
+            event.set()
+        for _ in range(len(self.tasks) + 5):
+            self.doors.wake()
+            await turns()
+        assert all(task.done() for task in self.tasks)
+        await asyncio.gather(*self.tasks, return_exceptions=True)
+
+
+STEP = st.sampled_from(["ask", "leave", "end", "expire", "eject", "readmit"])
 
 
 @settings(max_examples=60, deadline=None)
 @given(steps=st.lists(STEP, max_size=60), draw=st.randoms(use_true_random=False))
-def test_no_order_of_events_loses_a_place(steps: list[str], draw: Any) -> None:
+def test_no_order_of_events_loses_a_place(steps: list[str], draw: random.Random) -> None:
     async def main() -> None:
         made = one_slot()
-        doors = dispatcher(made)
-        tasks: list[asyncio.Task[None]] = []
-        ends: list[asyncio.Event] = []
-
-        async def serve(over: asyncio.Event) -> None:
-            with contextlib.suppress(NoWorker, QueueFull), await doors.acquire(request()):
-                await over.wait()
-
-        def ask() -> None:
-            ends.append(asyncio.Event())
-            tasks.append(asyncio.create_task(serve(ends[-1])))
-
-        def leave() -> None:
-            if tasks:
-                draw.choice(tasks).cancel()
-
-        def end() -> None:
-            if ends:
-                draw.choice(ends).set()
-
-        moves: dict[str, Callable[[], object]] = {
-            "ask": ask,
-            "leave": leave,
-            "end": end,
-            "expire": doors.expire,
-            "eject": lambda: made.roster.sign("a", Sign.REFUSED, 0.0),
-            "return": lambda: made.roster.sign("a", Sign.GOOD, 0.0),
-            "turn": doors.wake,
-        }
+        crowd = Crowd(made, draw)
         for step in steps:
-            moves[step]()
+            getattr(crowd, step)()
             await turns(draw.randint(0, 3))
-        made.roster.sign("a", Sign.GOOD, 0.0)
-        for event in ends:
-            event.set()
-        for _ in range(len(tasks) + 5):
-            doors.wake()
-            await turns()
-        assert all(task.done() for task in tasks)
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await crowd.go_home()
         assert_idle(made)
-        assert doors._waiters == {}
+        assert crowd.doors._waiters == {}
 
     run(main())
