@@ -115,7 +115,7 @@ class Poller:
         next_models = float("-inf")
         while True:
             now = self._now()
-            if now >= next_models:
+            if now >= next_models or not member.worker.models:
                 next_models = now + self._polling.models_interval_s
                 await self._learn_models(member, asked)
             await self._probe(member, asked)
