@@ -73,6 +73,7 @@ class Ask:
         n: answers per prompt.
         priority: lower runs first.
         return_token_ids: the answer carries prompt and output ids.
+        echo_prompt: a completion begins with its prompt.
         tool: the call the answer is made to be, None for text.
         echo: fields of the body that the Responses API repeats.
     """
@@ -86,6 +87,7 @@ class Ask:
     priority: int = 0
     cache_salt: str | None = None
     return_token_ids: bool = False
+    echo_prompt: bool = False
     tool: ToolCall | None = None
     echo: dict[str, object] = field(default_factory=dict)
 

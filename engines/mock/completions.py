@@ -11,8 +11,9 @@ import msgspec
 
 from engines.mock.ask import Answer, Ask, Piece
 from engines.mock.chat import DONE
-from engines.mock.logprobs import completion_logprobs
+from engines.mock.logprobs import completion_logprobs, prompt_logprobs
 from engines.mock.usage import continuous_usage, final_usage, stream_usage
+from engines.model.text import decode
 
 _encode = msgspec.json.encode
 
@@ -34,7 +35,10 @@ class CompletionStream:
         }
         self._head = b"data: " + _encode(fields)[:-1] + b',"choices":['
         self._simple = (
-            ask.sampling.logprobs is None and not ask.streaming.continuous_usage and not ask.return_token_ids
+            ask.sampling.logprobs is None
+            and not ask.streaming.continuous_usage
+            and not ask.return_token_ids
+            and not ask.echo_prompt
         )
         self._before = [
             self._head + b'{"index":%d,"text":' % index for index in range(len(ask.prompts) * ask.n)
@@ -71,25 +75,30 @@ class CompletionStream:
         first = index not in self._counts
         count = self._counts.get(index, 0) + len(piece.token_ids)
         self._counts[index] = count
-        choice: dict[str, object] = {"index": index, "text": piece.text}
-        choice["logprobs"] = self._logprobs(piece)
+        echoed = prompt if ask.echo_prompt and first else ()
+        text, token_ids = _echo(ask, echoed, piece.text, piece.token_ids)
+        choice: dict[str, object] = {"index": index, "text": text}
+        choice["logprobs"] = self._logprobs(index, text, token_ids, echoed=bool(echoed))
         choice["finish_reason"] = piece.finish_reason
         choice["stop_reason"] = piece.stop_reason
-        choice["prompt_token_ids"] = prompt if ask.return_token_ids and first else None
-        choice["token_ids"] = piece.token_ids if ask.return_token_ids else None
+        shown = first and (ask.return_token_ids or ask.echo_prompt)
+        choice["prompt_token_ids"] = prompt if shown else None
+        choice["token_ids"] = token_ids if ask.return_token_ids else None
         usage = b""
         if ask.streaming.continuous_usage:
             usage = b',"usage":' + _encode(continuous_usage(len(prompt), count))
         last = piece.finish_reason is not None and not ask.streaming.include_usage
         return self._head + _encode(choice) + b"]" + usage + (self._print() if last else b"") + b"}\n\n"
 
-    def _logprobs(self, piece: Piece) -> dict[str, object] | None:
+    def _logprobs(
+        self, index: int, text: str, token_ids: Sequence[int], *, echoed: bool
+    ) -> dict[str, object] | None:
         top = self._ask.sampling.logprobs
         if top is None:
             return None
-        offset = self._lengths.get(piece.index, 0)
-        self._lengths[piece.index] = offset + len(piece.text)
-        return completion_logprobs(piece.token_ids, top, offset)
+        offset = self._lengths.get(index, 0)
+        self._lengths[index] = offset + len(text)
+        return completion_logprobs(token_ids, top, offset, echoed=echoed)
 
     def _print(self) -> bytes:
         return b',"system_fingerprint":' + _encode(self._fingerprint)
@@ -118,14 +127,25 @@ def completion_body(
 
 def _choice(ask: Ask, answer: Answer) -> dict[str, object]:
     top = ask.sampling.logprobs
+    prompt = ask.prompts[answer.index // ask.n]
+    echoed = prompt if ask.echo_prompt else ()
+    text, token_ids = _echo(ask, echoed, answer.text, answer.token_ids)
+    logprobs = None if top is None else completion_logprobs(token_ids, top, 0, echoed=bool(echoed))
     return {
         "index": answer.index,
-        "text": answer.text,
-        "logprobs": None if top is None else completion_logprobs(answer.token_ids, top, 0),
+        "text": text,
+        "logprobs": logprobs,
         "finish_reason": answer.finish_reason,
         "stop_reason": answer.stop_reason,
-        "token_ids": answer.token_ids if ask.return_token_ids else None,
-        "prompt_logprobs": None,
-        "prompt_token_ids": ask.prompts[answer.index // ask.n] if ask.return_token_ids else None,
+        "token_ids": token_ids if ask.return_token_ids else None,
+        "prompt_logprobs": prompt_logprobs(prompt, top) if echoed and top is not None else None,
+        "prompt_token_ids": prompt if ask.return_token_ids else None,
         "routed_experts": None,
     }
+
+
+def _echo(ask: Ask, prompt: Sequence[int], text: str, token_ids: Sequence[int]) -> tuple[str, list[int]]:
+    """Text and tokens behind the prompt, empty where it is not echoed. The text of a prompt is left out where
+    its ids are returned, as in vLLM."""
+    before = "" if ask.return_token_ids else decode(prompt)
+    return before + text, [*prompt, *token_ids]

@@ -121,6 +121,7 @@ def completion_ask(fields: Fields, context: Context) -> Ask:
         priority=fields.integer("priority") or 0,
         cache_salt=cache_salt(fields),
         return_token_ids=fields.flag("return_token_ids"),
+        echo_prompt=fields.flag("echo"),
     )
 
 

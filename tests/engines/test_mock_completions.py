@@ -94,6 +94,28 @@ def test_logprobs_say_where_each_token_begins_in_the_text() -> None:
     assert [place for offsets in streamed for place in offsets] == places
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_echo_begins_with_the_prompt(stream: bool) -> None:
+    plain = ask(max_tokens=3)
+    reply = ask(max_tokens=3, echo=True, logprobs=2, stream=stream)
+    choices = [event["choices"][0] for event in reply.data()] if stream else reply.json()["choices"]
+    assert (
+        "".join(choice["text"] for choice in choices) == TEXT["prompt"] + plain.json()["choices"][0]["text"]
+    )
+    first = choices[0]["logprobs"]
+    assert (first["token_logprobs"][0], first["top_logprobs"][0]) == (None, None)
+    numbers = [number for choice in choices for number in choice["logprobs"]["token_logprobs"]]
+    assert len(numbers) == len(encode(TEXT["prompt"])) + 3
+    assert None not in numbers[1:]
+
+
+def test_an_echo_of_ids_leaves_out_the_text_of_the_prompt() -> None:
+    plain, echo = ask(max_tokens=3), ask(max_tokens=3, echo=True, return_token_ids=True)
+    choice = echo.json()["choices"][0]
+    assert choice["text"] == plain.json()["choices"][0]["text"]
+    assert choice["token_ids"][: len(choice["prompt_token_ids"])] == choice["prompt_token_ids"]
+
+
 def test_the_longest_answer_stops_at_the_models_length() -> None:
     async def main() -> Reply:
         async with stage(max_model_len=64) as act:
