@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.real.install import is_installed
+from tests.real.vllm import Pair, pair
 
 HERE = Path(__file__).parent
 _ENGINES = {"test_mlx_": "mlx-lm", "test_vllm_": "vllm"}
@@ -27,3 +29,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(
                 pytest.mark.skip(reason=f"{engine} is absent: python -m tests.real.install {engine}")
             )
+
+
+@pytest.fixture(scope="session")
+def vllm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    """Two vLLM engines behind a router, for the whole run: they take a minute to start."""
+    with pair(tmp_path_factory.mktemp("vllm")) as running:
+        yield running

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from router.core.exposition import read_samples, read_stats
 from router.core.worker import EngineStats
@@ -41,6 +41,13 @@ def alike(body: bytes) -> bytes:
     return body
 
 
+class Listening(Protocol):
+    """What a router can have as a worker."""
+
+    @property
+    def url(self) -> str: ...
+
+
 class Engine(Process):
     """A real engine. `metrics` are the text of its own endpoint, `stats` what the router reads in it."""
 
@@ -57,11 +64,11 @@ class Router(Process):
     def state(self) -> Any:
         return ask(self.port, "GET", "/debug/state", headers=_AUTHORIZED).json()
 
-    def worker(self, engine: Engine) -> Any:
+    def worker(self, engine: Listening) -> Any:
         """What the router says of one engine."""
         return next(one for one in self.state()["workers"] if one["url"].rstrip("/") == engine.url)
 
-    def until_ready(self, engines: Sequence[Engine], within_s: float = 30.0) -> None:
+    def until_ready(self, engines: Sequence[Listening], within_s: float = 30.0) -> None:
         """Waits until all of these may be chosen."""
 
         def ready() -> bool:
@@ -96,10 +103,10 @@ class Router(Process):
 
 @contextmanager
 def router_before(
-    engines: Sequence[Engine], directory: Path, *flags: str, ready: bool = True
+    engines: Sequence[Listening], directory: Path, *flags: str, ready: bool = True
 ) -> Iterator[Router]:
     """A router with these workers, round robin, so that the probes reach all of them."""
-    log = directory / "router.log"
+    log = directory / f"router-{engines[0].url.rpartition(':')[2]}.log"
     argv: list[str | Path] = [ROOT / ".venv/bin/pointsman", "serve", "--port", "0", "--admin-port", "0"]
     argv += ["--admin-api-key", ADMIN_KEY, "--expose-routing-headers", "--policy", "round_robin"]
     argv += ["--health-check-interval-secs", "1", *flags, "--worker-urls", *(one.url for one in engines)]
