@@ -19,7 +19,7 @@ from router.api.front import Front, Identity
 from router.api.keys import Keys
 from router.api.operations import Control, metrics_app, operations_app
 from router.core.budget import Budget, RetryBudget
-from router.core.errors import BadRequest
+from router.core.errors import BadRequest, Overloaded
 from router.core.health import Health, HealthSettings, State
 from router.core.poison import PoisonGuard
 from router.core.pool import Pool, PoolBudgets, PoolRules
@@ -173,7 +173,7 @@ class Router:
 
     def start(self) -> None:
         """Begins the background work and registers the workers of the configuration."""
-        self.supervisor.start("reaper", lambda: reap(self.fleet))
+        self.supervisor.start("reaper", lambda: reap(self.fleet), vital=True)
         if self.request_log is not None:
             self.supervisor.start("request log", self.request_log.run)
         for name, pool in self.settings.pools.items():
@@ -199,6 +199,8 @@ class Router:
     async def aclose(self) -> None:
         """Ends the background work and every connection to a worker."""
         await self.supervisor.aclose()
+        for dispatcher in self.fleet.dispatchers.values():
+            dispatcher.refuse_all(Overloaded("The router is shutting down."))
         await self.upstream.aclose()
         if self.request_log is not None:
             await self.request_log.aclose()
@@ -207,6 +209,8 @@ class Router:
         """None when the router should get traffic, otherwise the reason why not."""
         if self.draining:
             return "shutting down"
+        if self.supervisor.why_unwell is not None:
+            return self.supervisor.why_unwell
         if not len(self.fleet):
             return "no worker is registered"
         return None if self.fleet.ready else "no worker is ready"

@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
+from router.core.errors import RouterError
 from router.fleet import Fleet
 from router.settings.pools import WorkerSettings, read_workers_file
 
@@ -53,22 +54,32 @@ class Discovery:
             self._fleet.leave(member.name, self._now())
         for name, worker in desired.items():
             if name not in stay:
-                self._register(pool, worker, source)
+                self._join(pool, worker, source)
+
+    def _join(self, pool: str, worker: WorkerSettings, source: str) -> None:
+        """A worker that cannot join, because another source has it already, does not keep others out."""
+        try:
+            self._register(pool, worker, source)
+        except RouterError as error:
+            log.warning("worker %s of %s is left out: %s", worker.name, source, error.message)
 
     async def follow_file(self, pool: str, path: Path, *, period_s: float = FILE_PERIOD_S) -> None:
         """Watches a workers file for ever. Its content is compared, not its events: editors replace files,
         and mounted configuration changes behind a link."""
-        source, seen = f"file {path}", ""
+        source, seen, trouble = f"file {path}", "", ""
         while True:
+            before, trouble = trouble, ""
             try:
                 text = await asyncio.to_thread(path.read_text, encoding="utf-8")
                 if text != seen:
                     seen = text
                     self.reconcile(pool, source, read_workers_file(path))
             except (OSError, UnicodeDecodeError) as error:
-                log.warning("the workers file %s cannot be read (%s); its workers stay", path, error)
+                trouble, seen = f"the workers file {path} cannot be read ({error})", ""
             except ValueError as error:
                 log.warning("%s; its workers stay as they were", error)
+            if trouble and trouble != before:
+                log.warning("%s; its workers stay as they were", trouble)
             await asyncio.sleep(period_s)
 
     async def follow_name(

@@ -19,7 +19,8 @@ _FORGIVEN_AFTER_S = 60.0
 class Supervisor:
     """Owns the background tasks of a process.
 
-    State: `_tasks` by name; `_failing`, the names that wait to be started again (readiness looks at it).
+    State: `_tasks` by name; `_failing`, the names that wait to be started again; `_vital`, the names without
+    which the router should get no traffic.
     """
 
     def __init__(
@@ -29,10 +30,13 @@ class Supervisor:
         self._on_restart = on_restart
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._failing: set[str] = set()
+        self._vital: set[str] = set()
 
-    def start(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
+    def start(self, name: str, work: Callable[[], Awaitable[None]], *, vital: bool = False) -> None:
         """Runs `work` until it returns, again whenever it raises. A name that runs already is replaced."""
         self.stop(name)
+        if vital:
+            self._vital.add(name)
         task = asyncio.get_running_loop().create_task(self._watch(name, work), name=f"pointsman:{name}")
         self._tasks[name] = task
         task.add_done_callback(lambda done: self._forget(name, done))
@@ -53,8 +57,13 @@ class Supervisor:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     @property
-    def healthy(self) -> bool:
-        return not self._failing
+    def why_unwell(self) -> str | None:
+        """What fails of that without which the router should get no traffic; None when nothing does.
+
+        Work for one worker is not among it: what one engine makes fail, it makes fail in every router.
+        """
+        failing = sorted(self._failing & self._vital)
+        return f"background work fails: {', '.join(failing)}" if failing else None
 
     def _forget(self, name: str, task: asyncio.Task[None]) -> None:
         if self._tasks.get(name) is task:

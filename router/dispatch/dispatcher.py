@@ -147,7 +147,7 @@ class Dispatcher:
             leases = self._assign(now)
         except Exception:
             # A policy with a bug must not leave its waiters hanging until their deadlines.
-            self._fail_all(InternalError(f"the policy of pool {self.pool.rules.name} failed"))
+            self.refuse_all(InternalError(f"the policy of pool {self.pool.rules.name} failed"))
             raise
         self._deliver(leases)
 
@@ -159,7 +159,8 @@ class Dispatcher:
             else:
                 waiter.set_result(lease)
 
-    def _fail_all(self, error: RouterError) -> None:
+    def refuse_all(self, error: RouterError) -> None:
+        """Ends every wait with this error."""
         for waiter in self._waiters.values():
             if not waiter.done():
                 waiter.set_exception(error)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ def asked(act: Live, name: str, path: str) -> list[float]:
 
 
 def gaps(times: list[float]) -> list[float]:
-    return [later - sooner for sooner, later in zip(times, times[1:], strict=False)]
+    return [later - sooner for sooner, later in itertools.pairwise(times)]
 
 
 def test_a_worker_is_probed_every_five_seconds_give_or_take_a_fifth() -> None:
