@@ -16,7 +16,6 @@ from msgspec import UNSET, Raw, UnsetType
 
 from router.core.body_fields import (
     CONTROL_FIELDS,
-    FIELDS,
     KEY_FIELDS,
     NO_CONTROL,
     Fields,
@@ -26,9 +25,12 @@ from router.core.body_fields import (
     lax_first_string,
     lax_string,
     lax_true,
+    look,
+    read_fields,
 )
 from router.core.body_text import PromptSize, measure
 from router.core.errors import BadRequest
+from router.core.json_bounds import too_many_names
 from router.core.prompt_key import PromptKey
 from router.core.request import Api
 
@@ -71,12 +73,12 @@ class Body:
     @property
     def include_usage(self) -> bool:
         """Whether the client asked for the usage event of a stream."""
-        options = self._fields.stream_options
+        options = look(self._fields.stream_options)
         return isinstance(options, dict) and lax_true(options.get("include_usage"))
 
     @property
     def continuous_usage(self) -> bool:
-        options = self._fields.stream_options
+        options = look(self._fields.stream_options)
         return isinstance(options, dict) and lax_true(options.get("continuous_usage_stats"))
 
     @property
@@ -86,12 +88,14 @@ class Body:
         None means: not a stream, an API that always reports usage, a client that asked itself, or a value of
         a type that the engine will refuse, which must reach it unchanged.
         """
-        if not self.stream or self.include_usage or self.api not in (Api.CHAT, Api.COMPLETIONS):
+        if not self.stream or self.api not in (Api.CHAT, Api.COMPLETIONS):
             return None
-        options = self._fields.stream_options
+        options = look(self._fields.stream_options)
         if options is UNSET or options is None:
             return {"include_usage": True}
-        return {**options, "include_usage": True} if isinstance(options, dict) else None
+        if not isinstance(options, dict) or lax_true(options.get("include_usage")):
+            return None
+        return {**options, "include_usage": True}
 
     @property
     def max_tokens(self) -> int | None:
@@ -159,7 +163,7 @@ class Body:
     @property
     def conversation(self) -> str | None:
         """Id of the conversation of the Responses API, given as a string or as an object with an `id`."""
-        value = self._fields.conversation
+        value = look(self._fields.conversation)
         return lax_string(value.get("id") if isinstance(value, dict) else value)
 
     @property
@@ -174,13 +178,13 @@ class Body:
     @property
     def lora(self) -> str:
         """Adapter named beside the model (SGLang's `lora_path`); "" for none. vLLM names it as the model."""
-        return lax_first_string(self._fields.lora_path)
+        return lax_first_string(look(self._fields.lora_path))
 
     @property
     def cache_salt(self) -> str:
         """What separates this prompt's KV from equal prompts: `cache_salt` and SGLang's `extra_key`."""
-        salt = lax_first_string(self._fields.cache_salt)
-        extra = lax_first_string(self._fields.extra_key)
+        salt = lax_first_string(look(self._fields.cache_salt))
+        extra = lax_first_string(look(self._fields.extra_key))
         return f"{salt}\0{extra}" if extra else salt
 
     @property
@@ -235,7 +239,7 @@ def parse_body(data: bytes, api: Api) -> Body:
         BadRequest: empty, not JSON, not an object, nested too deeply, or without a usable model.
     """
     try:
-        fields = FIELDS.decode(data)
+        fields = read_fields(data)
     except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:
         raise _refusal(data, error) from None
     model = fields.model
@@ -254,8 +258,10 @@ def edit_body(data: bytes, *, remove: Iterable[str] = (), replace: Mapping[str, 
         replace: new values by name; a `msgspec.Raw` is written as it is.
 
     Raises:
-        BadRequest: `data` is not a JSON object.
+        BadRequest: `data` is not a JSON object, or one of more fields than are worth taking apart.
     """
+    if too_many_names(data):
+        raise BadRequest("The request body has too many fields.")
     try:
         fields: dict[str, Any] = dict(_OBJECT.decode(data))
     except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:
@@ -302,7 +308,7 @@ def _nested_control(raw: Raw | UnsetType) -> bool:
     if not isinstance(raw, Raw):
         return False
     try:
-        nested = _OBJECT.decode(raw)
-    except (msgspec.MsgspecError, RecursionError):
+        nested = read_fields(raw)
+    except (msgspec.MsgspecError, RecursionError, UnicodeError):
         return False  # not an object: the engine refuses it
-    return any(name in nested for name in CONTROL_FIELDS)
+    return control_values(nested) != NO_CONTROL

@@ -37,6 +37,11 @@ names are headers of SGLang; they are stripped from bodies too, since gateways c
 
 _TRUE_WORDS = frozenset({"1", "true", "t", "yes", "y", "on"})
 
+_MAX_LOOKED_AT_BYTES = 64 * 1024
+_NO_VALUE = ()
+
+_Scalar = str | int | float | bool | None
+_OptionalScalar = _Scalar | UnsetType
 _OptionalRaw = Raw | UnsetType
 
 
@@ -45,26 +50,27 @@ def _wire_name(name: str) -> str | None:
 
 
 class Fields(msgspec.Struct, gc=False, rename=_wire_name):
-    """The fields that are read: `Any` where the value is looked at, `Raw` where bytes or presence count."""
+    """The fields that are read. None of them is decoded into more than one small value before it is looked
+    at: a stranger decides what stands there, and how often."""
 
-    model: Any = UNSET
-    stream: Any = None
-    stream_options: Any = UNSET
-    max_tokens: Any = UNSET
-    max_completion_tokens: Any = None
-    max_output_tokens: Any = None
-    min_tokens: Any = None
-    ignore_eos: Any = None
-    n: Any = None
-    best_of: Any = None
-    priority: Any = None
-    user: Any = None
-    prompt_cache_key: Any = None
-    conversation: Any = UNSET
-    previous_response_id: Any = UNSET
-    cache_salt: Any = None
-    extra_key: Any = None
-    lora_path: Any = None
+    model: _OptionalScalar = UNSET
+    stream: _Scalar = None
+    max_tokens: _OptionalScalar = UNSET
+    max_completion_tokens: _Scalar = None
+    max_output_tokens: _Scalar = None
+    min_tokens: _Scalar = None
+    ignore_eos: _Scalar = None
+    n: _Scalar = None
+    best_of: _Scalar = None
+    priority: _Scalar = None
+    user: _Scalar = None
+    prompt_cache_key: _Scalar = None
+    previous_response_id: _OptionalScalar = UNSET
+    stream_options: _OptionalRaw = UNSET
+    conversation: _OptionalRaw = UNSET
+    cache_salt: _OptionalRaw = UNSET
+    extra_key: _OptionalRaw = UNSET
+    lora_path: _OptionalRaw = UNSET
     prompt: _OptionalRaw = UNSET
     messages: _OptionalRaw = UNSET
     input: _OptionalRaw = UNSET
@@ -104,7 +110,56 @@ class Fields(msgspec.Struct, gc=False, rename=_wire_name):
 
 control_values = attrgetter(*(name.replace("-", "_") for name in CONTROL_FIELDS))
 NO_CONTROL = (UNSET,) * len(CONTROL_FIELDS)
-FIELDS = msgspec.json.Decoder(Fields)
+
+_ANY = msgspec.json.Decoder()
+_FIELDS = msgspec.json.Decoder(Fields)
+_SCALARS = frozenset(field.name for field in msgspec.structs.fields(Fields) if field.type != _OptionalRaw)
+_RAW_FIELDS = msgspec.json.Decoder(
+    msgspec.defstruct(
+        "_RawFields",
+        [(name, _OptionalRaw, UNSET) for name in Fields.__struct_fields__],
+        rename=_wire_name,
+        gc=False,
+    )
+)
+
+
+def read_fields(data: bytes | Raw) -> Fields:
+    """The fields of a body. Raises msgspec.MsgspecError, RecursionError or UnicodeError.
+
+    A field of a type that no scalar has is read in a second pass, as far as it is small.
+    """
+    try:
+        return _FIELDS.decode(data)
+    except msgspec.ValidationError:
+        raw = _RAW_FIELDS.decode(data)
+    fields = Fields()
+    for name in Fields.__struct_fields__:
+        value = getattr(raw, name)
+        if value is not UNSET:
+            setattr(fields, name, _scalar(name, value) if name in _SCALARS else value)
+    return fields
+
+
+def _scalar(name: str, raw: Raw) -> Any:
+    try:
+        return _ANY.decode(raw) if len(raw) <= _MAX_LOOKED_AT_BYTES else _NO_VALUE
+    except msgspec.ValidationError as error:  # a number that no double holds
+        raise msgspec.ValidationError(f"{error} - at `$.{name}`") from None
+
+
+def look(raw: Raw | UnsetType) -> Any:
+    """The value of a field that should be small. UNSET when it is absent; an empty tuple, which is of no type
+    that any field has, when it is not small or not valid in itself."""
+    if not isinstance(raw, Raw):
+        return raw
+    if len(raw) > _MAX_LOOKED_AT_BYTES:
+        return _NO_VALUE
+    try:
+        return _ANY.decode(raw)
+    except (msgspec.MsgspecError, RecursionError, UnicodeError):
+        return _NO_VALUE
+
 
 KEY_FIELDS = (
     "prompt", "messages", "input", "instructions", "system", "tools", "documents", "chat_template",

@@ -11,10 +11,13 @@ from typing import Any
 import msgspec
 from msgspec import Raw, UnsetType
 
+from router.core.json_bounds import too_many_values
+
 _ANY = msgspec.json.Decoder()
 _LIST = msgspec.json.Decoder(list[Raw])
 _SAMPLE_BYTES = 2_048
-_TOKEN_BYTES = b"0123456789,[] \t\r\n"
+_SPACE = b" \t\r\n"
+_TOKEN_BYTES = b"0123456789,[]" + _SPACE
 
 _MEDIA_TYPES = frozenset(
     {
@@ -84,6 +87,9 @@ def _prompt_size(data: bytes) -> PromptSize:
         return PromptSize(_text_bytes(data))
     if not data.translate(None, _TOKEN_BYTES):
         return _token_size(data)
+    if too_many_values(data):
+        strings = (data.count(b'"') - data.count(b'\\"')) // 2
+        return PromptSize(_text_bytes(data), max(strings, 1))
     try:
         prompts = _LIST.decode(data)
     except (msgspec.MsgspecError, RecursionError):
@@ -92,17 +98,26 @@ def _prompt_size(data: bytes) -> PromptSize:
 
 
 def _token_size(data: bytes) -> PromptSize:
-    """Only digits, commas and brackets: a list of ids or a list of such lists, whose commas count the ids."""
-    inner = data[1:-1].strip()
+    """Only digits, commas and brackets: a list of ids or a list of such lists, whose commas count the ids.
+
+    Counted and not split: there may be millions of lists.
+    """
+    inner = data.translate(None, _SPACE)[1:-1]
     if not inner.startswith(b"["):
-        tokens = inner.count(b",") + 1 if inner else 0
+        tokens = _ids(inner)
         return PromptSize(tokens=tokens, first_tokens=tokens)
-    lists = [part.partition(b"]")[0] for part in inner.split(b"[")[1:]]
-    lengths = [part.count(b",") + 1 if part.strip() else 0 for part in lists]
-    return PromptSize(prompts=len(lengths), tokens=sum(lengths), first_tokens=lengths[0])
+    tokens = _ids(inner) - inner.count(b"[]")
+    first = inner[1 : inner.find(b"]")]
+    return PromptSize(prompts=inner.count(b"["), tokens=tokens, first_tokens=_ids(first))
+
+
+def _ids(data: bytes) -> int:
+    return data.count(b",") + 1 if data else 0
 
 
 def _decode(data: Raw) -> Any:
+    if too_many_values(data):
+        return None
     try:
         return _ANY.decode(data)
     except (msgspec.MsgspecError, RecursionError, UnicodeError):

@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from router.core.json_bounds import MAX_TOKEN_IDS, too_many_values
 from router.core.prompt_text import canonical_text
 
 _TOKEN_LIST = msgspec.json.Decoder(tuple[int, ...])
@@ -120,7 +121,7 @@ def token_ids(prompt: msgspec.Raw | bytes | None) -> tuple[int, ...] | None:
     if prompt is None:
         return None
     raw = bytes(prompt).lstrip()
-    if not raw.startswith(b"["):
+    if not raw.startswith(b"[") or too_many_values(raw, MAX_TOKEN_IDS):
         return None
     try:
         if raw[1:].lstrip().startswith(b"["):

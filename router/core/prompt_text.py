@@ -12,6 +12,8 @@ from typing import Any
 
 import msgspec
 
+from router.core.json_bounds import too_many_values
+
 _BORDER = b"\xff"
 _ANY = msgspec.json.Decoder()
 _OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
@@ -70,6 +72,8 @@ def _system(_: str, raw: bytes) -> Iterator[bytes]:
 
 def _decode(raw: bytes) -> Any:
     """The value, or its raw bytes where it cannot be read: the key stays exact, only less shared."""
+    if too_many_values(raw):
+        return raw
     try:
         return _ANY.decode(raw)
     except (msgspec.DecodeError, RecursionError, UnicodeError):
@@ -78,13 +82,19 @@ def _decode(raw: bytes) -> Any:
 
 def _tools(_: str, raw: bytes) -> Iterator[bytes]:
     """Each tool as sent, key order and spaces included, because engines render schemas as sent."""
-    try:
-        tools = _LIST.decode(raw)
-    except (msgspec.DecodeError, RecursionError):
+    tools = _raw_list(raw)
+    if tools is None:
         yield _BORDER + b"f" + raw
         return
     for tool in tools:
         yield _BORDER + b"f" + _without_cache_control(bytes(tool))
+
+
+def _raw_list(raw: bytes) -> list[msgspec.Raw] | None:
+    try:
+        return None if too_many_values(raw) else _LIST.decode(raw)
+    except (msgspec.DecodeError, RecursionError):
+        return None
 
 
 def _without_cache_control(raw: bytes) -> bytes:
