@@ -188,6 +188,8 @@ class Legs:
             await self._relay(leg, relay, scanner)
         finally:
             relays.discard(relay)
+            if not relays:
+                self._relays.pop(leg.member.name, None)
             leg.journey.heard(scanner.facts)
 
     async def _relay(self, leg: _Leg, relay: StreamRelay, scanner: StreamScanner) -> None:
@@ -254,11 +256,6 @@ class Legs:
         """A worker refuses connections or was born anew: its streams get little time to show life."""
         for relay in self._relays.get(name, ()):
             relay.lost_worker()
-
-    def forget_worker(self, name: str) -> None:
-        """A worker left the fleet; the streams that it still has are followed to their end."""
-        if not self._relays.get(name):
-            self._relays.pop(name, None)
 
     # --- answers that are no event streams ----------------------------------------------------------------
 

@@ -14,7 +14,7 @@ import msgspec
 
 from router.api.responder import Responder
 from router.core.answer import EngineError
-from router.core.errors import UpstreamBroken
+from router.core.errors import DeadlineExceeded, UpstreamBroken
 from router.core.request import Api
 from router.core.retry import Failure, failure_of_status
 from router.core.stream import StreamScanner
@@ -82,6 +82,7 @@ class StreamRelay:
         "_held",
         "_idle_s",
         "_journey",
+        "_lost",
         "_now",
         "_observe_gap",
         "_quiet",
@@ -108,6 +109,7 @@ class StreamRelay:
         self._deadlines = deadlines
         self._now = now
         self._idle_s = deadlines.idle_s
+        self._lost = False
         self._tokens_per_event = 1.0
         self._report_at = 0.0
         self._quiet: Alarm | None = None
@@ -120,6 +122,7 @@ class StreamRelay:
 
     def lost_worker(self) -> None:
         """The worker refuses connections or was born anew: what is silent now will not speak again."""
+        self._lost = True
         self._idle_s = self._deadlines.idle_lost_worker_s
         self._exchange.hurry(self._now() + self._idle_s)
 
@@ -134,7 +137,7 @@ class StreamRelay:
         held_back: list[bytes] = []
         size = 0
         while True:
-            data = await self._exchange.read(self._deadlines.first_event_by, "first_event")
+            data = await self._read_first()
             if not data:
                 raise UpstreamBroken("The worker ended its stream before the first event.")
             piece = scanner.feed(data)
@@ -145,6 +148,15 @@ class StreamRelay:
             waited_enough = facts.comments and self._now() >= self._deadlines.comments_commit_at
             if facts.data_events or facts.done or waited_enough or size > _MAX_HELD_BYTES:
                 return b"".join(held_back)
+
+    async def _read_first(self) -> bytes:
+        try:
+            return await self._exchange.read(self._deadlines.first_event_by, "first_event")
+        except DeadlineExceeded as error:
+            if not self._lost:
+                raise
+            # Not slow but gone: that is worth a try elsewhere.
+            raise UpstreamBroken("The worker went away before its first event.") from error
 
     async def after_commit(self, first: bytes, responder: Responder) -> bool:
         """Relays the rest; the status line was sent. True when the stream came to its proper end.

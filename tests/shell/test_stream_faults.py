@@ -18,10 +18,12 @@ from tests.shell.puppet import (
     DONE,
     ROLE,
     STOP,
+    TALK,
     Ask,
     Serve,
     chunk,
     failure_event,
+    in_turn,
     streaming,
     talk,
     word,
@@ -163,6 +165,19 @@ def test_a_silent_stream_of_a_worker_that_refuses_ends_after_ten_seconds() -> No
         assert act.now < 1 + 6 + 10 + 1  # a probe at the latest after 6 s
 
     play(scene, {"a": streaming(*BEGUN, then="hang")})
+
+
+def test_a_stream_that_waits_for_its_first_event_at_a_lost_worker_is_tried_elsewhere() -> None:
+    async def scene(act: Live) -> None:
+        task = act.asking(CHAT, STREAM)
+        await asyncio.sleep(1)
+        (lease,) = act.pool._leases
+        act.puppets[lease.worker].refuse()
+        reply = await task
+        assert (reply.status, reply.body) == (200, TALK)
+        assert act.now < 6 + 10 + 1
+
+    play(scene, dict.fromkeys("ab", in_turn(streaming(then="hang"), talk)))
 
 
 def test_a_stream_that_goes_on_survives_the_port_that_refuses() -> None:
