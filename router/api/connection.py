@@ -70,6 +70,7 @@ class PointsmanProtocol(HttpToolsProtocol):
         self._write_timer: asyncio.TimerHandle | None = None
         self._unwritten = 0
         self._head_bytes = 0
+        self._in_head = False
         self._unheard_bytes = 0
         self._body: _Body | None = None
         self._serving: RequestResponseCycle = None  # type: ignore[assignment]  # set before any use, as `cycle`
@@ -234,6 +235,7 @@ class PointsmanProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._head_bytes = self._unheard_bytes = 0
+        self._in_head = True
         self.scope[CONNECTION] = self  # type: ignore[literal-required]  # servers may add keys
         self._reading = True
 
@@ -243,6 +245,8 @@ class PointsmanProtocol(HttpToolsProtocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._count_head(len(name) + len(value))
+        if not self._in_head:
+            return  # a trailer: it must not pass for what came, and was judged, before the body
         if len(self.headers) >= _MAX_HEADERS:
             raise _Refused(HeadTooLarge(f"More than {_MAX_HEADERS} headers."))
         super().on_header(name, value)
@@ -254,6 +258,7 @@ class PointsmanProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._unheard_bytes = 0
+        self._in_head = False
         super().on_headers_complete()
         if self._closing():
             self.cycle.keep_alive = False

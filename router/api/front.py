@@ -13,7 +13,7 @@ from typing import Any
 
 from router.api.connection import CONNECTION, PointsmanProtocol
 from router.api.errors import error_body, error_headers
-from router.api.headers import request_id
+from router.api.headers import refuse_contradictions, request_id
 from router.api.intake import Receive
 from router.api.keys import ANYBODY, Keys
 from router.api.responder import AsgiResponder, DirectResponder, Responder, Send
@@ -70,6 +70,8 @@ class Front:
         responder = AsgiResponder(send) if connection is None else DirectResponder(connection)
         call = self._call(scope, receive, route)
         try:
+            if len(call.by_name) < len(call.headers):
+                refuse_contradictions(call.headers)
             call.client = self._keys.client(call.by_name)
             if scope["method"] not in route.methods:
                 raise MethodNotAllowed(f"{scope['method']} is not a method of this path.")

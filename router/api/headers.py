@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
+from router.core.errors import BadRequest
+
 Header = tuple[bytes, bytes]
 
 _HOP_BY_HOP = frozenset(
@@ -31,6 +33,7 @@ _RANKS = frozenset(
     {b"x-data-parallel-rank", b"x-data-parallel-host-port", b"x-prefiller-host-port", b"routing-strategy"}
 )
 _KEYS = frozenset({b"authorization", b"x-api-key"})
+_ONCE = _KEYS | {b"content-type", b"content-encoding"}
 _REPLACED_IN_ANSWERS = frozenset({b"date", b"server", b"x-request-id"})
 
 _UNSAFE_ID = re.compile(rb"[^A-Za-z0-9._:-]")
@@ -90,10 +93,20 @@ def for_client(headers: Iterable[Header], *, streamed: bool) -> list[Header]:
 
 def _connection_tokens(headers: Iterable[Header]) -> frozenset[bytes]:
     """Names that `Connection` declares hop-by-hop. Usually none, so nothing is built."""
+    dropped: frozenset[bytes] = frozenset()
     for name, value in headers:
         if name == b"connection" and value.lower() not in (b"keep-alive", b"close"):
-            return frozenset(token.strip().lower() for token in value.split(b","))
-    return frozenset()
+            dropped |= {token.strip().lower() for token in value.split(b",")}
+    return dropped
+
+
+def refuse_contradictions(headers: Iterable[Header]) -> None:
+    """Raises BadRequest when a header that decides something comes twice with different values: engines read
+    the first where the router reads the last, so what the router judged would not be what they get."""
+    seen: dict[bytes, bytes] = {}
+    for name, value in headers:
+        if name in _ONCE and seen.setdefault(name, value) != value:
+            raise BadRequest(f"The header {name.decode()} came twice, with different values.")
 
 
 def request_id(headers: Mapping[bytes, bytes], names: Iterable[bytes], fallback: str) -> str:
