@@ -371,7 +371,10 @@ def test_a_form_over_its_limit_is_refused_when_declared() -> None:
     play(scene, limits={"multipart_bytes": 100_000})
 
 
-FORM_HEAD = b'--c\r\nContent-Disposition: form-data; name="model"\r\n\r\nm\r\n'
+FORM_HEAD = (
+    b'--c\r\nContent-Disposition: form-data; name="model"\r\n\r\nm\r\n'
+    b'--c\r\nContent-Disposition: form-data; name="file"; filename="f"\r\n\r\n'
+)
 
 
 def test_a_form_that_turns_out_too_large_is_refused_and_no_worker_blamed() -> None:

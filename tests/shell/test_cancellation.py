@@ -140,7 +140,7 @@ def test_a_client_that_leaves_in_the_middle_of_a_whole_answer_frees_the_engine()
 
 
 def test_a_client_that_leaves_while_it_uploads_a_form_frees_the_engine() -> None:
-    head = b'--c\r\nContent-Disposition: form-data; name="model"\r\n\r\nm\r\n'
+    head = b'--c\r\nContent-Disposition: form-data; name="model"\r\n\r\nm\r\n--c\r\n'
 
     async def scene(act: Live) -> None:
         act.puppets["a"].at_head = True
