@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from router.admission import Job
 from router.api.headers import Header, for_client, for_worker
 from router.api.responder import Responder
@@ -166,7 +168,7 @@ class Legs:
         failure = failure_of_status(exchange.status) or Failure.SERVER_ERROR
         if exchange.status in (401, 403) and member.key is not None:
             failure = Failure.KEY_REFUSED
-        elif exchange.status == 404 and b"model" in body.lower() and b"does not exist" in body:
+        elif exchange.status == 404 and _says_unknown(body, job.request.model):
             failure = Failure.MODEL_UNKNOWN
         elif exchange.status == 400 and any(mark in body for mark in _TOO_LONG_MARKS):
             failure = Failure.TOO_LONG
@@ -321,6 +323,12 @@ class _Leg:
 
 def _content_type(headers: Sequence[Header]) -> bytes:
     return next((value for name, value in headers if name == b"content-type"), b"")
+
+
+def _says_unknown(body: bytes, model: str) -> bool:
+    """Whether a 404, worded as by vLLM, is about the very model that the request was placed by. A form may
+    name a second one to the engine, and the worker is not to lose the first for that."""
+    return b"`%b` does not exist" % msgspec.json.encode(model)[1:-1] in body
 
 
 def _is_event_stream(headers: Sequence[Header]) -> bool:

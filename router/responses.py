@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from router.core.errors import NotFound
+from router.core.errors import NotFound, shown
 from router.fleet import Fleet, Member
 
 MAX_RESPONSES = 100_000
@@ -34,7 +34,7 @@ class ResponseOwners:
         member = self._fleet.member(found[0]) if found is not None else None
         if found is None or member is None or member.worker.incarnation != found[1]:
             raise NotFound(
-                f"No stored response `{response_id}`: it is unknown here, or its worker is gone.",
+                f"No stored response `{shown(response_id)}`: it is unknown here, or its worker is gone.",
                 param="previous_response_id",
             )
         return found[0]

@@ -6,7 +6,7 @@ import math
 
 import msgspec
 
-from router.core.errors import ModelNotFound, NotFound, QueueFull, RouterError, Unauthorized
+from router.core.errors import ModelNotFound, NotFound, QueueFull, RouterError, Unauthorized, shown
 from router.core.request import Api
 from router.core.stream_error import anthropic_type
 
@@ -48,9 +48,11 @@ def _worth_a_retry(error: RouterError) -> bool:
 def model_not_found(model: str, known: set[str]) -> ModelNotFound:
     """404 that names what is there."""
     names = ", ".join(f"`{name}`" for name in sorted(known)) or "none yet"
-    return ModelNotFound(f"The model `{model}` does not exist here. Known models: {names}.", param="model")
+    return ModelNotFound(
+        f"The model `{shown(model)}` does not exist here. Known models: {names}.", param="model"
+    )
 
 
 def path_not_found(path: str) -> NotFound:
     """404 for a path that is not in the list of allowed ones."""
-    return NotFound(f"No such path: {path[:200]}")
+    return NotFound(f"No such path: {shown(path)}")

@@ -15,7 +15,7 @@ from starlette.exceptions import HTTPException
 
 from router.api.errors import error_body, error_headers, path_not_found
 from router.api.keys import Keys
-from router.core.errors import BadRequest, MethodNotAllowed, NotFound, RouterError
+from router.core.errors import BadRequest, MethodNotAllowed, NotFound, RouterError, shown
 from router.core.request import Api
 from router.fleet import Fleet, Member
 from router.settings.pools import WorkerSettings
@@ -65,7 +65,8 @@ def operations_app(control: Control, admin: APIRouter | None = None) -> FastAPI:
 
 
 def _bare_app() -> FastAPI:
-    app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
+    # A redirect to the path without its slash would name the host by what the client, or the socket, says.
+    app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
 
     @app.exception_handler(RouterError)
     async def refuse(_request: Request, error: RouterError) -> Response:
@@ -124,7 +125,7 @@ def _add_models(app: FastAPI, control: Control) -> None:
     async def model(model: str, request: Request) -> dict[str, Any]:
         control.keys.client(dict(request.headers.raw))
         if model not in control.fleet.models():
-            raise NotFound(f"The model `{model}` does not exist here.", param="model")
+            raise NotFound(f"The model `{shown(model)}` does not exist here.", param="model")
         return _model_card(control.fleet, model)
 
 

@@ -9,6 +9,14 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+_SHOWN_CHARACTERS = 200
+
+
+def shown(text: str) -> str:
+    """A client's own words, as far as an answer repeats them: a packed name of 60 MB must not become an
+    answer of 60 MB."""
+    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}…"
+
 
 class RouterError(Exception):
     """Base of all errors that a client may see.

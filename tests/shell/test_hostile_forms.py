@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from tests.shell.live import Live, play
-from tests.shell.puppet import MODEL, Ask
+from tests.shell.live import QUIET, Live, play
+from tests.shell.puppet import MODEL, Ask, failure
 
 PATH = "/v1/audio/transcriptions"
 TYPE = {"content-type": "multipart/form-data; boundary=cut"}
@@ -69,3 +69,21 @@ def test_a_form_that_comes_byte_by_byte_arrives_whole() -> None:
         client.transport.close()
 
     play(scene, {"a": transcribe})
+
+
+async def know_only_ours(ask: Ask) -> None:
+    """As vLLM, which takes the last of two fields of one name."""
+    if b"\r\n\r\nother\r\n" in ask.body:
+        ask.answer(404, failure(404, f"The model `other` does not exist. Valid aliases: {MODEL}."))
+    else:
+        ask.answer(200, b'{"text":"hi"}')
+
+
+def test_a_second_model_in_a_form_costs_the_worker_nothing() -> None:
+    async def scene(act: Live) -> None:
+        reply = await act.ask(PATH, RIGHT + part('name="model"', b"other") + END, TYPE)
+        assert reply.status == 404
+        assert act.worker("a").models == {MODEL}
+        assert len(act.puppets["a"].asks) == 1
+
+    play(scene, {"a": know_only_ours}, **QUIET)
