@@ -7,6 +7,7 @@ tried; after it, a failure is an error event and an unclean end, never a silent 
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -24,7 +25,7 @@ from router.journey import Journey
 from router.upstream.alarm import Alarm
 from router.upstream.exchange import Exchange
 
-_DONE = b"data: [DONE]"
+_DONE = re.compile(rb"(?:\A|(?<=[\r\n]))(?:data: \[DONE\]|event: message_stop)")
 _MAX_HELD_BYTES = 64 * 1024
 _REPORT_S = 0.05
 """The mirror hears of a stream this often: it counts thousands of KV tokens, and a few of them late change no
@@ -77,11 +78,14 @@ class StreamRelay:
 
     __slots__ = (
         "_api",
+        "_broken",
         "_deadlines",
         "_exchange",
         "_held",
         "_idle_s",
         "_journey",
+        "_keep_alive_s",
+        "_last_event",
         "_lost",
         "_now",
         "_observe_gap",
@@ -89,6 +93,7 @@ class StreamRelay:
         "_report_at",
         "_responder",
         "_scanner",
+        "_seen",
         "_tokens_per_event",
     )
 
@@ -112,6 +117,10 @@ class StreamRelay:
         self._lost = False
         self._tokens_per_event = 1.0
         self._report_at = 0.0
+        self._seen = -1
+        self._last_event = 0.0
+        self._broken = False
+        self._keep_alive_s = deadlines.keep_alive_s or 0.0
         self._quiet: Alarm | None = None
         self._responder: Responder | None = None
         self._observe_gap: Callable[[float], None] | None = None
@@ -165,31 +174,43 @@ class StreamRelay:
         been passed on, the caller ends the stream uncleanly. Raises UpstreamError when it broke in silence.
         """
         self._responder = responder
-        scanner = self._scanner
+        self._last_event = self._now()
         self._start_keep_alive()
         try:
-            data, piece = first, first
-            last_event = self._now()
-            seen = -1
-            while True:
-                facts = scanner.facts
-                if facts.events != seen:
-                    seen = facts.events
-                    last_event = self._now()
-                    self._advance(last_event)
-                # Nothing ends before one of these is there; most events are told by three cheap looks.
-                if (facts.finish_reasons or facts.done or facts.error is not None) and self._failed():
-                    await self._write(_without_done(piece))
-                    return False
-                if piece:
-                    await self._write(piece)
-                data = await self._exchange.read(last_event + self._idle_s, "idle")
-                if not data:
+            enough = not self._pass(first)
+            while not self._broken:
+                if enough:
+                    await responder.room()
+                due = self._last_event + self._idle_s
+                if await self._exchange.pour(self._arrived, due):
                     return await self._at_end()
-                piece = scanner.feed(data)
+                enough = True
+            await responder.room()
+            return False
         finally:
             if self._quiet is not None:
                 self._quiet.cancel()
+
+    def _arrived(self, data: bytes) -> float | None:
+        """Called with bytes the moment they come, in the reader's own callback: no task is woken for them.
+        Says by when the next must have come, or None when the client is behind or the stream is broken."""
+        return self._last_event + self._idle_s if self._pass(self._scanner.feed(data)) else None
+
+    def _pass(self, piece: bytes) -> bool:
+        """Takes note of what the scanner has seen and passes `piece` on. False: no more for now."""
+        facts = self._scanner.facts
+        if facts.events != self._seen:
+            self._seen = facts.events
+            self._last_event = now = self._now()
+            self._advance(now)
+        # Nothing ends before one of these is there; most events are told by three cheap looks.
+        if (facts.finish_reasons or facts.done or facts.error is not None) and self._failed():
+            piece, self._broken = _without_done(piece), True
+        if not piece or self._responder is None:
+            return not self._broken
+        if self._quiet is not None:
+            self._quiet.set(self._last_event + self._keep_alive_s)
+        return self._responder.push(piece) and not self._broken
 
     def _failed(self) -> bool:
         """Whether the engine broke its answer off in words. One that is complete gives its slot back at once:
@@ -203,8 +224,8 @@ class StreamRelay:
 
     async def _at_end(self) -> bool:
         rest = self._scanner.flush()
-        if rest:
-            await self._write(rest)
+        if rest and self._responder is not None:
+            await self._responder.write(rest)
         if not self._scanner.complete:
             raise UpstreamBroken("The worker ended its stream before it was complete.")
         return True
@@ -225,13 +246,6 @@ class StreamRelay:
             generated = round(facts.content_events * self._tokens_per_event)
         self._held.progress(generated_tokens=generated, prompt_tokens=facts.prompt_tokens)
 
-    async def _write(self, data: bytes) -> None:
-        if not data or self._responder is None:
-            return
-        await self._responder.write(data)
-        if self._quiet is not None:
-            self._quiet.set(self._now() + (self._deadlines.keep_alive_s or 0.0))
-
     def estimate_with(self, tokens_per_event: float, observe_gap: Callable[[float], None]) -> None:
         self._tokens_per_event = tokens_per_event
         self._observe_gap = observe_gap
@@ -239,24 +253,21 @@ class StreamRelay:
     # --- silence -----------------------------------------------------------------------------------------
 
     def _start_keep_alive(self) -> None:
-        period_s = self._deadlines.keep_alive_s
-        if period_s is None:
+        if self._deadlines.keep_alive_s is None:
             return
         self._quiet = Alarm(asyncio.get_running_loop(), self._now, self._speak)
-        self._quiet.set(self._now() + period_s)
+        self._quiet.set(self._now() + self._keep_alive_s)
 
     def _speak(self) -> None:
         """Nothing was written for a while: a comment keeps proxies in between from closing the stream."""
         if self._responder is not None and self._scanner.at_boundary:
             self._responder.offer(keep_alive(self._api))
         if self._quiet is not None:
-            self._quiet.set(self._now() + (self._deadlines.keep_alive_s or 0.0))
+            self._quiet.set(self._now() + self._keep_alive_s)
 
 
 def _without_done(piece: bytes) -> bytes:
     """A broken stream must not look complete. A line that begins so cannot be part of a JSON string, in which
     line ends are escaped."""
-    at = piece.find(_DONE)
-    while at > 0 and piece[at - 1] not in b"\r\n":
-        at = piece.find(_DONE, at + 1)
-    return piece if at < 0 else piece[:at]
+    end = _DONE.search(piece)
+    return piece if end is None else piece[: end.start()]

@@ -31,6 +31,14 @@ class Responder(Protocol):
         takes nothing for too long."""
         ...
 
+    def push(self, data: bytes) -> bool:
+        """Takes bytes of the body without waiting; False when `room` must be awaited before more."""
+        ...
+
+    async def room(self) -> None:
+        """Returns when the client has taken enough of what was pushed."""
+        ...
+
     async def finish(self) -> None:
         """Ends the body cleanly."""
         ...
@@ -55,10 +63,11 @@ class AsgiResponder:
     for one.
     """
 
-    __slots__ = ("_send", "started")
+    __slots__ = ("_pushed", "_send", "started")
 
     def __init__(self, send: Send) -> None:
         self._send = send
+        self._pushed = b""
         self.started = False
 
     async def start(self, status: int, headers: Sequence[Header]) -> None:
@@ -67,6 +76,15 @@ class AsgiResponder:
 
     async def write(self, data: bytes) -> None:
         await self._send({"type": "http.response.body", "body": data, "more_body": True})
+
+    def push(self, data: bytes) -> bool:
+        self._pushed += data
+        return False
+
+    async def room(self) -> None:
+        pushed, self._pushed = self._pushed, b""
+        if pushed:
+            await self.write(pushed)
 
     async def finish(self) -> None:
         await self._send({"type": "http.response.body", "body": b"", "more_body": False})
@@ -102,6 +120,14 @@ class DirectResponder:
         if connection.flow.write_paused:
             await connection.room()
         connection.piece(data)
+
+    def push(self, data: bytes) -> bool:
+        connection = self._connection
+        connection.piece(data)
+        return not connection.flow.write_paused
+
+    async def room(self) -> None:
+        await self._connection.room()
 
     async def finish(self) -> None:
         await self._connection.room()

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from types import TracebackType
 
 from router.core.errors import InternalError, UpstreamBroken
-from router.upstream.wire import Wire
+from router.upstream.wire import Sink, Wire
 
 
 class Exchange:
@@ -62,6 +62,39 @@ class Exchange:
             self._phase = phase
             await wire.wait(until, phase)
         return wire.take()
+
+    async def pour(self, sink: Sink, until: float, phase: str = "idle") -> bool:
+        """Hands the rest of the body to `sink` piece by piece, each the moment it comes.
+
+        For streams of many small pieces: nobody is woken for each of them. Cancelled, it closes the socket.
+
+        Args:
+            sink: gets the bytes and says by when the next must have come, or None for enough.
+            until: by when the first must have come (s, absolute).
+
+        Returns:
+            True at the proper end, False when the sink had enough: then read on, or pour again.
+
+        Raises:
+            UpstreamBroken, DeadlineExceeded: as `read`. Also whatever the sink raises.
+        """
+        wire, decoder = self._wire, self._decoder
+        if wire is None:
+            raise InternalError("An exchange was read after it was closed.")
+        while True:
+            if decoder.buffered:
+                due = sink(wire.take())
+                if due is None:
+                    return False
+                until = due
+            if decoder.complete:
+                return True
+            if wire.error is not None:
+                raise wire.error
+            self._phase = phase
+            await wire.pour(sink, until, phase)
+            if wire.enough:
+                return False
 
     async def read_all(self, *, max_bytes: int, until: float | None) -> bytes:
         """The whole body. Raises as `read` does, and UpstreamBroken beyond `max_bytes`."""

@@ -23,6 +23,10 @@ _STALL_CHECKS = 6
 """Looks per stall deadline: progress is noticed with a sixth of it as the error."""
 
 
+Sink = Callable[[bytes], float | None]
+"""Takes bytes the moment they come. Returns by when the next must have come (s), or None for enough."""
+
+
 class Wire(asyncio.Protocol):
     """A connection, busy with one exchange or idle.
 
@@ -31,6 +35,7 @@ class Wire(asyncio.Protocol):
         reused: it has carried an exchange before the present one.
         idle_since: when it was last given back (s).
         asked_at: when the present request left (s).
+        enough: the sink of the last `pour` wanted no more.
         error: why the present exchange cannot go on; what was buffered before is still good.
         connected: there was a socket; TLS may fail before that.
         lost: the socket is gone.
@@ -45,6 +50,8 @@ class Wire(asyncio.Protocol):
         "_phase",
         "_reading_paused",
         "_settings",
+        "_sink",
+        "_sink_error",
         "_stall_bytes",
         "_stall_check",
         "_stall_since",
@@ -55,6 +62,7 @@ class Wire(asyncio.Protocol):
         "busy",
         "connected",
         "decoder",
+        "enough",
         "error",
         "idle_since",
         "lost",
@@ -78,6 +86,9 @@ class Wire(asyncio.Protocol):
         self.connected = False
         self.lost = False
         self.error: Exception | None = None
+        self.enough = False
+        self._sink: Sink | None = None
+        self._sink_error: Exception | None = None
         self.idle_since = 0.0
         self.asked_at = 0.0
         self._loop = asyncio.get_running_loop()
@@ -113,6 +124,9 @@ class Wire(asyncio.Protocol):
             decoder.feed(data)
         except Malformed as error:
             self.fail(UpstreamBroken(str(error)))
+            return
+        if self._sink is not None:
+            self._pour(self._sink)
             return
         if decoder.buffered > self._settings.read_ahead_bytes and not self._reading_paused:
             self._reading_paused = True
@@ -188,6 +202,33 @@ class Wire(asyncio.Protocol):
             self._waiter = None
             self.abort()
             raise
+
+    async def pour(self, sink: Sink, until: float, phase: str) -> None:
+        """Wait as `wait` does, but hand bytes to `sink` as they come, without waking anybody for them.
+
+        Ends when the sink has had enough, or when something else happens. What the sink raises comes out
+        here.
+        """
+        self._sink, self._sink_error, self.enough = sink, None, False
+        try:
+            await self.wait(until, phase)
+        finally:
+            self._sink = None
+        if self._sink_error is not None:
+            raise self._sink_error
+
+    def _pour(self, sink: Sink) -> None:
+        decoder = self.decoder
+        try:
+            until = sink(decoder.take()) if decoder.buffered else self._alarm.due
+        except Exception as error:  # noqa: BLE001 - it belongs to whoever gave the sink, and comes out of `pour`
+            self._sink_error, until = error, None
+        self.enough = until is None
+        if until is None or decoder.complete:
+            self._sink = None
+            self._wake()
+        else:
+            self._alarm.set(until)
 
     def take(self) -> bytes:
         """All that is buffered; reading goes on if it was paused."""
