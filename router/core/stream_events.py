@@ -13,6 +13,7 @@ from router.core.answer import (
     EngineError,
     Payload,
     Usage,
+    message_reason,
     read_choices,
     read_error,
     read_payload,
@@ -200,8 +201,8 @@ def _read_message_event(name: str | None, payload: Payload, facts: StreamFacts) 
 
 
 def _read_message_delta(payload: Payload, facts: StreamFacts) -> None:
-    if isinstance(payload.delta, dict) and isinstance(payload.delta.get("stop_reason"), str):
-        facts.finish_reasons[0] = payload.delta["stop_reason"]
+    if isinstance(payload.delta, dict) and "stop_reason" in payload.delta:
+        facts.finish_reasons[0] = message_reason(payload.delta["stop_reason"])
     usage = read_usage(Api.MESSAGES, payload.usage)
     if usage is not None:
         _note_usage(usage, facts)

@@ -6,16 +6,18 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
 
 import pytest
 
-from tests.shell.live import CHAT, STREAM, Live, play
-from tests.shell.puppet import Ask, Serve
+from tests.shell.live import ASK, CHAT, STREAM, Live, play
+from tests.shell.puppet import Ask, Serve, answering
 
 WIRE = Path(__file__).parent.parent / "wire"
 MLX = (WIRE / "mlx_lm_chat_usage.http").read_bytes()
 MLX_HEAD, _, MLX_BODY = MLX.partition(b"\r\n\r\n")
+SIGTERM = (WIRE / "vllm_messages_sigterm.sse").read_bytes()
 USAGE_TOO = {**STREAM, "stream_options": {"include_usage": True}}
 
 
@@ -85,6 +87,43 @@ def test_mlx_lm_cut_in_the_middle_is_no_whole_answer() -> None:
         assert b"[DONE]" not in reply.body
 
     play(scene, {"a": replaying(MLX[:cut], 1_000)})
+
+
+@pytest.mark.parametrize("piece_bytes", [7, 100_000])
+def test_a_message_that_vllm_aborted_is_no_whole_one(piece_bytes: int) -> None:
+    """Told to stop, vLLM ends a stream of Messages cleanly, with a stop reason of null."""
+
+    async def serve(ask: Ask) -> None:
+        ask.begin()
+        for start in range(0, len(SIGTERM), piece_bytes):
+            ask.event(SIGTERM[start : start + piece_bytes])
+            await asyncio.sleep(0.001)
+        ask.end()
+
+    async def scene(act: Live) -> None:
+        reply = await act.ask("/v1/messages", {**STREAM, "max_tokens": 100})
+        assert reply.broken is not None
+        assert b"message_stop" not in reply.body
+        # Told in words, unless the engine had begun another event by then.
+        assert b"event: error" in reply.body or not reply.body.endswith(b"\n\n")
+
+    play(scene, {"a": serve})
+
+
+def test_a_whole_message_that_vllm_aborted_is_had_elsewhere() -> None:
+    whole = json.loads((WIRE / "vllm_messages.json").read_bytes())
+    aborted = json.dumps({**whole, "stop_reason": None}).encode()
+    good = json.dumps(whole).encode()
+    served = iter((answering(200, aborted), answering(200, good)))
+
+    async def serve(ask: Ask) -> None:
+        await next(served)(ask)
+
+    async def scene(act: Live) -> None:
+        reply = await act.ask("/v1/messages", {**ASK, "max_tokens": 100})
+        assert (reply.status, reply.body) == (200, good)
+
+    play(scene, {"a": serve, "b": serve})
 
 
 def test_what_mlx_lm_reports_is_what_is_counted() -> None:
