@@ -15,6 +15,12 @@ from engines.mock.errors import Refusal, bad_body
 
 Json = dict[str, object]
 
+_FLAGS: dict[bool | float | str, bool] = {
+    **dict.fromkeys((True, "1", "on", "t", "true", "y", "yes"), True),
+    **dict.fromkeys((False, "0", "off", "f", "false", "n", "no"), False),
+}
+"""What pydantic takes for a boolean, in lower case; the numbers 1 and 0 are equal to theirs."""
+
 
 def decode_body(body: bytes) -> Json:
     """Parse a request body that must be a JSON object.
@@ -88,9 +94,10 @@ class Fields:
         value = self._values.get(name)
         if value is None:
             return default
-        if not isinstance(value, bool):
-            raise self.wrong(name, "true or false")
-        return value
+        word = value.lower() if isinstance(value, str) else value
+        if isinstance(word, (bool, int, float, str)) and word in _FLAGS:
+            return _FLAGS[word]
+        raise self.wrong(name, "true or false")
 
     def text(self, name: str) -> str | None:
         value = self._values.get(name)

@@ -200,7 +200,7 @@ def _check_ranges(fields: Fields) -> None:
     for name in ("presence_penalty", "frequency_penalty"):
         penalty = fields.number(name)
         if penalty is not None and not -2 <= penalty <= 2:
-            raise _out_of_range(name, "be in [-2, 2]", penalty)
+            raise bad_request(f"{name} must be in [-2, 2], got {penalty}.")
 
 
 def _out_of_range(name: str, law: str, value: float) -> Refusal:
