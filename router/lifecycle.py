@@ -14,6 +14,7 @@ import resource
 import signal
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 from router.api.connection import ListenerSettings
 from router.app import Router, World
@@ -24,6 +25,7 @@ from router.upstream.connect import TcpConnect, TcpSettings
 
 log = logging.getLogger("pointsman")
 
+_OPERATORS_CONNECTIONS = 64
 _LOOK_S = 0.05
 _LAST_WORDS_S = 2.0
 
@@ -138,8 +140,10 @@ class Process:
             slow_client_s=timeouts.slow_client_s,
             keep_alive_s=timeouts.client_keep_alive_s,
             write_buffer_bytes=limits.stream_buffer_bytes,
+            max_connections=limits.connections_bound(world.open_files),
         )
         self.data = Listener("data", router.data, bounds)
+        bounds = replace(bounds, max_connections=_OPERATORS_CONNECTIONS)
         self._others: list[tuple[Listener, str, int]] = []
         server = router.settings.server
         if server.admin_port:

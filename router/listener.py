@@ -7,6 +7,7 @@ and takes the signals.
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 from email.utils import formatdate
 from typing import Any
@@ -17,13 +18,16 @@ from uvicorn.server import ServerState
 
 from router.api.connection import ListenerSettings, PointsmanProtocol
 
+log = logging.getLogger("pointsman")
+
 _BACKLOG = 2048
 
 
 class Listener:
     """One ASGI application on one address (or, without one, on any transport that is handed to `protocol`).
 
-    State: the open sockets, and uvicorn's account of connections and running requests.
+    State: the open sockets, uvicorn's account of connections and running requests, and how many connections
+    were turned away since the last tick.
     """
 
     def __init__(self, name: str, app: Any, settings: ListenerSettings | None = None) -> None:
@@ -44,13 +48,19 @@ class Listener:
         self._config.load()
         self.state = ServerState()
         self._server: asyncio.Server | None = None
+        self._turned_away = 0
         self.closing = False
         """Answers say `Connection: close`, so that clients come back to somebody else."""
         self.port: int | None = None
 
     def protocol(self) -> PointsmanProtocol:
         """The server's end of a new connection."""
-        return PointsmanProtocol(self._config, self.state, self.settings, lambda: self.closing)
+        return PointsmanProtocol(self._config, self.state, self.settings, lambda: self.closing, self._full)
+
+    def _full(self) -> bool:
+        full = len(self.state.connections) > self.settings.max_connections
+        self._turned_away += full
+        return full
 
     async def open(self, host: str, port: int) -> None:
         """Binds. `::` is dual-stack. Raises OSError with the address in its text when that fails."""
@@ -60,8 +70,17 @@ class Listener:
         self._server = await loop.create_server(self.protocol, sock=sock, backlog=_BACKLOG)
 
     def tick(self, wall: float) -> None:
-        """Once a second: the Date header of answers that have none of their own."""
+        """Once a second: the Date header of answers that have none of their own, and a word about connections
+        that found no room."""
         self.state.default_headers = [(b"date", formatdate(wall, usegmt=True).encode())]
+        if self._turned_away:
+            log.warning(
+                "the %s port turned away %d connections: %d may be open (see the limit of open files)",
+                self.name,
+                self._turned_away,
+                self.settings.max_connections,
+            )
+            self._turned_away = 0
 
     def close_accepting(self) -> None:
         """Takes no new connections. Running requests go on; idle connections are closed."""

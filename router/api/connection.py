@@ -20,7 +20,7 @@ from uvicorn.server import ServerState
 
 from router.api.errors import error_body
 from router.api.headers import Header
-from router.core.errors import BadRequest, HeadTooLarge, RouterError
+from router.core.errors import BadRequest, HeadTooLarge, Overloaded, RouterError
 from router.core.request import Api
 from router.upstream.tuning import tune_socket
 
@@ -45,6 +45,7 @@ class ListenerSettings:
     slow_client_s: float = 60.0
     keep_alive_s: float = 620.0
     write_buffer_bytes: int = 256 * 1024
+    max_connections: int = 10_000
 
 
 class PointsmanProtocol(HttpToolsProtocol):
@@ -56,11 +57,14 @@ class PointsmanProtocol(HttpToolsProtocol):
         server_state: ServerState,
         settings: ListenerSettings,
         closing: Callable[[], bool],
+        full: Callable[[], bool],
     ) -> None:
-        """`closing` tells whether the port is about to close, so that answers say so."""
+        """`closing` tells whether the port is about to close, so that answers say so; `full`, asked once,
+        whether this connection is one too many."""
         super().__init__(config, server_state, {})
         self._settings = settings
         self._closing = closing
+        self._full = full
         self._chunked = False
         self._gone: Callable[[], None] | None = None
         self._lost = False
@@ -160,6 +164,8 @@ class PointsmanProtocol(HttpToolsProtocol):
         tune_socket(self.transport.get_extra_info("socket"))
         self._last_read = self.loop.time()
         self._watch_reading(self._settings.head_s)
+        if self._full():
+            self._refuse(Overloaded("The router has too many connections; try again shortly."))
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._lost = True

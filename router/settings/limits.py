@@ -47,3 +47,12 @@ class LimitSettings(Section):
         if self.max_in_flight is not None:
             return self.max_in_flight
         return max(1, min(MAX_IN_FLIGHT, (open_files - _FILES_RESERVED) // _FILES_PER_REQUEST))
+
+    def connections_bound(self, open_files: int) -> int:
+        """Client connections at most, idle or not, when the process may have `open_files` files open.
+
+        What is left over is for the connections to workers, for probes and for operators: whoever only opens
+        connections must not cut the router off from its workers. Never less than half of what there is.
+        """
+        free = max(open_files - _FILES_RESERVED, 2)
+        return max(free - self.in_flight_bound(open_files), free // 2)
