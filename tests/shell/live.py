@@ -21,7 +21,6 @@ from engines.mock.front import Front
 from engines.mock.settings import MockSettings
 from router.app import Router, World
 from router.core.errors import UpstreamError
-from router.core.request import Request
 from router.lifecycle import Process
 from router.settings.configuration import Settings
 from router.upstream.client import Upstream, WireRequest
@@ -445,12 +444,3 @@ def play(scene: Scene, workers: Mapping[str, Serve | MockSettings] | None = None
             await act.aclose()
 
     run(main())
-
-
-def lease_of(act: Live) -> Any:
-    """The one lease that is held."""
-    (lease,) = act.pool._leases
-    return lease
-
-
-__all__ = ["ADMIN", "ASK", "CHAT", "DATA", "METRICS", "STREAM", "Live", "Reply", "Request", "live", "play"]

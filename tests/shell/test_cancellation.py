@@ -335,7 +335,7 @@ class Drill:
 STEP = st.sampled_from(["stream", "whole", "leave", "reset", "garble", "kill", "revive", "sleep"])
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
 @given(steps=st.lists(STEP, min_size=4, max_size=30), draw=st.randoms(use_true_random=False))
 def test_clients_that_leave_while_workers_die_leave_nothing(steps: list[str], draw: random.Random) -> None:
     async def scene(act: Live) -> None:
