@@ -60,7 +60,7 @@ def main() -> int:
     print_verdicts(verdicts)
     loads = (load_before, os.getloadavg())
     print(f"\nload average {loads[0][0]:.1f} before, {loads[1][0]:.1f} after, on {os.cpu_count()} cores")
-    content = {"cores": os.cpu_count(), "load_average": loads, "verdicts": verdicts}
+    content = {"python": sys.version, "cores": os.cpu_count(), "load_average": loads, "verdicts": verdicts}
     write_json(args.json, content)
     return 0 if all(verdict.holds for verdict in verdicts) else 1
 

@@ -183,12 +183,13 @@ class EngineProtocol(asyncio.Protocol):
 
 
 async def serve(port: int, announce: Callable[[int], None]) -> None:
-    """Serves until SIGTERM."""
+    """Serves until SIGINT or SIGTERM."""
     loop = asyncio.get_running_loop()
     phrases = Phrases()
     server = await loop.create_server(lambda: EngineProtocol(phrases), "127.0.0.1", port, backlog=4096)
     ended = asyncio.Event()
-    loop.add_signal_handler(signal.SIGTERM, ended.set)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, ended.set)
     announce(server.sockets[0].getsockname()[1])
     await ended.wait()
     server.close()

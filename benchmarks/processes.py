@@ -7,12 +7,14 @@ launcher with the real one below it. CPU time has the resolution of the kernel's
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
@@ -25,7 +27,7 @@ from benchmarks.client import Load, Outcome
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _START_S = 60.0
-_END_S = 10.0
+_END_S = 5.0
 _RUN_S = 300.0
 
 
@@ -73,17 +75,17 @@ class Child:
         return sum(_rss_pages(pid) for pid in _tree(self.pid)) * _PAGE_BYTES
 
     def stop(self) -> None:
-        """Ends it and its descendants, first politely."""
-        pids = list(_tree(self.pid))
-        self._process.terminate()
+        """Ends it and its descendants, as Ctrl-C does: some routers answer SIGTERM with a long goodbye."""
+        pids = [pid for pid in _tree(self.pid) if pid != self.pid]
+        self._process.send_signal(signal.SIGINT)
         try:
             self._process.wait(_END_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
         for pid in pids:
-            if pid != self.pid and _rss_pages(pid):
-                os.kill(pid, 9)
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         if self._process.stdout is not None:
             self._process.stdout.close()
         self._log.close()

@@ -63,6 +63,7 @@ def _content(
 ) -> dict[str, object]:
     return {
         "versions": versions(),
+        "python": sys.version,
         "cores": os.cpu_count(),
         "load_average": loads,
         "rss_bytes": rss,
