@@ -33,7 +33,7 @@ MODEL = "qwen2.5-3b"
 
 PATIENCE_S = 60.0
 """Bound of a wait for something that takes a second on an idle machine."""
-_LOOK_S = 0.02
+_LOOK_S = 0.05
 _FIRST_PORT, _LAST_PORT = 18_000, 31_000
 """Ports below those that the system gives to outgoing connections."""
 _ports = itertools.count(os.getpid() * 37 % (_LAST_PORT - _FIRST_PORT))
@@ -200,7 +200,15 @@ class Engine:
         assert answer.status == 200, answer.body
 
     def heal(self) -> None:
-        ask(f"{self.url}/mock/faults", method="DELETE")
+        """Takes back every fault; waits for an engine that is just coming back."""
+
+        def healed() -> bool:
+            try:
+                return ask(f"{self.url}/mock/faults", method="DELETE").status == 200
+            except OSError:
+                return False
+
+        until(healed, f"{self.name} is healed")
 
     @property
     def idle(self) -> bool:
@@ -263,7 +271,7 @@ class Router:
 
     def assert_idle(self, within_s: float = PATIENCE_S) -> None:
         """The first law: when nothing runs, every account is zero, the router's and its engines'."""
-        until(lambda: not self.accounts(), f"accounts are zero, {self.accounts()}", within_s)
+        until(lambda: not self.accounts(), "every account is zero", within_s)
         until(lambda: all(engine.idle for engine in self.engines), "the engines are idle", within_s)
 
 

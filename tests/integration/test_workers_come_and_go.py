@@ -101,20 +101,15 @@ async def test_a_worker_added_and_one_drained_under_load_fail_no_request(program
     router.assert_idle()
 
 
-def test_a_worker_that_was_drained_can_be_taken_back(programs: Programs) -> None:
+def test_a_router_starts_without_workers_and_takes_them_as_they_come_and_go(programs: Programs) -> None:
     _, (engine,) = programs.engines()
-    router = programs.router([engine], QUICK_PROBES)
-    worker = f"{router.admin_url}/workers/{engine.name}"
-    assert ask(f"{worker}/drain", method="POST").status == 200
-    assert router.readiness() == 503
-    assert ask(f"{worker}/resume", method="POST").status == 200
-    until(lambda: router.readiness() == 200, "ready again")
-
-
-def test_the_router_starts_before_its_workers(programs: Programs) -> None:
-    _, (engine,) = programs.engines()
-    router = programs.router([], {"pools": {"demo": {}}}, ready=False)
+    router = programs.router([], {"pools": {"demo": {}}, **QUICK_PROBES}, ready=False)
     assert router.readiness() == 503
     assert ask(f"{router.url}/liveness").status == 200
-    assert ask(f"{router.admin_url}/workers", method="POST", body={"url": engine.url}).status == 202
+    workers = f"{router.admin_url}/workers"
+    assert ask(workers, method="POST", body={"url": engine.url}).status == 202
     until(lambda: router.readiness() == 200, "the worker is ready")
+    assert ask(f"{workers}/{engine.name}/drain", method="POST").status == 200
+    assert router.readiness() == 503
+    assert ask(f"{workers}/{engine.name}/resume", method="POST").status == 200
+    until(lambda: router.readiness() == 200, "ready again")
