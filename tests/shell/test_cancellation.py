@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from engines.mock.settings import MockSettings
 from router.virtual.transport import LinkSettings
-from tests.shell.live import ASK, CHAT, SETTLED_S, STREAM, Live, Reply, play
+from tests.shell.live import ASK, CHAT, SETTLED_S, STREAM, Live, play
 from tests.shell.puppet import DONE, ROLE, Ask, hang, streaming, talk, word
+from tests.shell.visitors import Reply
 
 
 async def leave(task: asyncio.Task[Any]) -> None:

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from engines.mock.settings import MockSettings
-from tests.shell.live import ASK, CHAT, STREAM, Live, MockEngine, Reply, play
+from tests.shell.live import ASK, CHAT, STREAM, Live, MockEngine, play
 from tests.shell.puppet import DONE, ROLE, STOP, TALK, WHOLE, Ask, answering, chunk, streaming, word
+from tests.shell.visitors import Reply
 
 MOCK = MockSettings(output_tokens=12, max_num_seqs=8, enable_request_id_headers=True)
 MESSAGES = [{"role": "user", "content": "the quick brown fox"}]
@@ -251,7 +252,9 @@ def test_a_json_answer_to_a_streaming_request_passes() -> None:
 
 def test_the_ledger_follows_the_stream_while_it_runs() -> None:
     async def scene(act: Live) -> None:
-        act.puppets["a"].serve = streaming(ROLE, *(word(number) for number in range(6)), STOP, DONE, gap_s=0.06)
+        act.puppets["a"].serve = streaming(
+            ROLE, *(word(number) for number in range(6)), STOP, DONE, gap_s=0.06
+        )
         visit = await act.open(CHAT, STREAM)
         worker = act.worker("a")
         seen = []
