@@ -7,8 +7,10 @@ untrusted client sent, and the request for usage that lets the router count.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
+
+from msgspec import structs
 
 from router.api.errors import model_not_found
 from router.api.form import Form, is_multipart
@@ -151,7 +153,7 @@ class Admission:
         member = self._fleet.member(owner)
         if member is None:
             raise InternalError("A stored response is owned by nobody.")
-        request = replace(self._plain_request(call, member.worker.model), pinned=owner)
+        request = structs.replace(self._plain_request(call, member.worker.model), pinned=owner)
         return Job(call, request, member.dispatcher, held, self._now() + self._timeouts.total_s)
 
     def _plain_request(self, call: Call, model: str) -> Request:

@@ -85,12 +85,11 @@ async def _run(settings: Settings) -> int:
     try:
         router = Router(settings, world)
     except (OSError, ValueError) as error:  # the request log cannot be written, or its salt is none
-        log.error("%s", error)  # noqa: TRY400 - a wrong file needs no stack trace
+        log.error("the request log cannot be used: %s", error)  # noqa: TRY400 - it needs no stack trace
         return 1
     process = Process(router, world)
     signals = Signals(loop)
-    if router.request_log is not None:
-        loop.add_signal_handler(signal.SIGHUP, router.request_log.reopen)
+    loop.add_signal_handler(signal.SIGHUP, _hang_up, router)
     try:
         await process.open()
     except OSError as error:
@@ -101,6 +100,14 @@ async def _run(settings: Settings) -> int:
     await process.until(signals)
     signals.close()
     return 0
+
+
+def _hang_up(router: Router) -> None:
+    """SIGHUP: the request log goes on in a new file. Nobody else hears it; unheard, it would end the process."""
+    if router.request_log is None:
+        log.info("SIGHUP: there is no request log to reopen; settings are read at the start only")
+    else:
+        router.request_log.reopen()
 
 
 class Signals:

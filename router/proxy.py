@@ -10,7 +10,9 @@ import asyncio
 import logging
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from msgspec import structs
 
 from router.admission import Admission, Job
 from router.api.errors import error_body, error_headers
@@ -181,7 +183,7 @@ class Proxy:
             self.on_model_unknown(failed.worker)
         elif failed.failure is Failure.TOO_LONG:
             avoid |= pool.roster.no_longer_than(failed.worker, request.model)
-        elsewhere = replace(request, attempt=request.attempt + 1, avoid=avoid)
+        elsewhere = structs.replace(request, attempt=request.attempt + 1, avoid=avoid)
         return elsewhere if pool.candidates(elsewhere) else None
 
     async def _give_up(self, job: Job, responder: Responder, journey: Journey, failed: LegFailed) -> None:

@@ -85,7 +85,7 @@ def report(settings: Settings, open_files: int) -> Iterator[str]:
 
 def warnings(settings: Settings, open_files: int) -> Iterator[str]:
     """What is allowed but probably not meant, one sentence each."""
-    yield from _open_doors(settings)
+    yield from open_doors(settings)
     bound = settings.limits.in_flight_bound(open_files)
     if settings.limits.max_in_flight is None and bound < _FEW:
         yield f"the limit of {open_files} open files leaves room for {bound} requests in flight; raise it"
@@ -145,7 +145,8 @@ def _workers(pool: PoolSettings) -> tuple[WorkerSettings, ...]:
     return pool.workers + (read_workers_file(pool.workers_file) if pool.workers_file else ())
 
 
-def _open_doors(settings: Settings) -> Iterator[str]:
+def open_doors(settings: Settings) -> Iterator[str]:
+    """What anybody who reaches this machine may do; said at every start, too."""
     server, auth = settings.server, settings.auth
     if not _loopback(server.host) and not auth.asks_clients:
         yield f"server.host {server.host} is open to the network, but clients need no key"

@@ -15,6 +15,9 @@ from router.core.errors import InternalError
 class State(enum.Enum):
     """READY is the only state that is eligible for new requests."""
 
+    # Members are single: identity is enough, and Enum's own hash is a Python call per look-up.
+    __hash__ = object.__hash__
+
     STARTING = "starting"
     READY = "ready"
     SUSPECT = "suspect"
@@ -27,6 +30,9 @@ class State(enum.Enum):
 
 class Sign(enum.Enum):
     """What was learned about a worker."""
+
+    # Members are single: identity is enough, and Enum's own hash is a Python call per look-up.
+    __hash__ = object.__hash__
 
     GOOD = "good"
     """A probe was answered well."""

@@ -11,6 +11,9 @@ from router.core.request import Request
 class Outcome(enum.Enum):
     """How a lease ended. Only `ok` and `client_error` say something good about the worker."""
 
+    # Members are single: identity is enough, and Enum's own hash is a Python call per look-up.
+    __hash__ = object.__hash__
+
     OK = "ok"
     CLIENT_ERROR = "client_error"
     """The engine refused the request with a 4xx of the client's making."""

@@ -15,6 +15,9 @@ from router.core.errors import InternalError
 class Phase(enum.Enum):
     """Where a request is. The last four are final."""
 
+    # Members are single: identity is enough, and Enum's own hash is a Python call per look-up.
+    __hash__ = object.__hash__
+
     RECEIVED = "received"
     QUEUED = "queued"
     PREFILLING = "prefilling"
@@ -29,6 +32,9 @@ class Phase(enum.Enum):
 
 class Step(enum.Enum):
     """What moves a request on."""
+
+    # Members are single: identity is enough, and Enum's own hash is a Python call per look-up.
+    __hash__ = object.__hash__
 
     SUBMIT = "submit"
     ASSIGN = "assign"

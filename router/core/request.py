@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from types import MappingProxyType
+
+import msgspec
 
 from router.core.prompt_key import PromptKey
-
-_NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 
 
 class Api(enum.Enum):
     """The family of the path, which decides how bodies, streams and errors look."""
+
+    # Members are single: identity is enough, and Enum's own hash is a Python call per look-up.
+    __hash__ = object.__hash__
 
     CHAT = "chat"
     COMPLETIONS = "completions"
@@ -27,9 +27,10 @@ class Api(enum.Enum):
         return self is not Api.OTHER
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class Request(msgspec.Struct, frozen=True, kw_only=True):
     """One call, as routing sees it. Frozen: what changes on the way lives in the lease.
+
+    A msgspec struct, which is made and copied several times faster than a frozen dataclass of this size.
 
     Attributes:
         id: the router's id of the call, unique while it lives.
@@ -73,5 +74,8 @@ class Request:
     slo: str = ""
     priority: int = 0
     trusted: bool = False
-    key: PromptKey | None = field(default=None, repr=False)
-    headers: Mapping[str, str] = field(default_factory=lambda: _NO_HEADERS, repr=False)
+    key: PromptKey | None = None
+
+    def __repr__(self) -> str:
+        kind = "stream" if self.stream else "whole"
+        return f"<Request {self.id} {self.api.value} {self.model} [{self.prompt_tokens} tokens | {kind}]>"

@@ -15,6 +15,9 @@ from router.core.lease import Outcome
 class Failure(enum.Enum):
     """How a leg failed before anything was committed to the client."""
 
+    # Members are single: identity is enough, and Enum's own hash is a Python call per look-up.
+    __hash__ = object.__hash__
+
     NEVER_SENT = "never_sent"
     NO_ANSWER = "no_answer"
     """Sent; reset or closed without an answer, or cut before commit."""

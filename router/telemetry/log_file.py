@@ -49,9 +49,9 @@ class LogFile:
             lines = self._header + lines
         try:
             _write_all(self._fd, lines)
-        except OSError:
+        except OSError as error:
             os.ftruncate(self._fd, before)
-            raise
+            raise self._named(error) from error
 
     def close(self) -> None:
         """Close the file; the next `append` opens it again. Idempotent."""
@@ -69,10 +69,17 @@ class LogFile:
             raise OSError(
                 error.errno, "another process is writing this request log", str(self.path)
             ) from error
+        except OSError as error:
+            os.close(fd)
+            raise self._named(error) from error
         except BaseException:
             os.close(fd)
             raise
         return fd
+
+    def _named(self, error: OSError) -> OSError:
+        """The same with the path: whoever reads it in a log must know which disk to look at."""
+        return OSError(error.errno, error.strerror, str(self.path))
 
     def _moved(self, fd: int) -> bool:
         try:

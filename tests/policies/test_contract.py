@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 import itertools
 import random
 from collections import Counter
@@ -11,6 +10,7 @@ from collections import Counter
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from router.core.policy import Commits
 from router.core.worker import EngineStats, Role, StepModel, WorkerView
@@ -174,7 +174,7 @@ def test_a_retry_moves_no_state(name: str) -> None:
     for n in range(200):
         first = place(with_retries, varied(n), pool)
         others = [w for w in pool if w.name != first]
-        again = dataclasses.replace(varied(n), attempt=1, avoid=frozenset({first}))
+        again = structs.replace(varied(n), attempt=1, avoid=frozenset({first}))
         assert place(with_retries, again, others) != first
         assert place(without, varied(n), pool) == first
     assert with_retries == without
@@ -188,7 +188,7 @@ def test_what_one_worker_fails_is_spread_over_all_others(name: str) -> None:
     for n in range(3_000):
         if place(chooser, varied(n), pool) != bad:
             continue
-        again = dataclasses.replace(varied(n), attempt=1, avoid=frozenset({bad}))
+        again = structs.replace(varied(n), attempt=1, avoid=frozenset({bad}))
         retried[place(chooser, again, [w for w in pool if w.name != bad])] += 1
     share = sum(retried.values()) / 4
     assert all(0.6 * share < retried[w.name] < 1.4 * share for w in pool if w.name != bad)
