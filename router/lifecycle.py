@@ -103,7 +103,7 @@ async def _run(settings: Settings) -> int:
 
 
 def _hang_up(router: Router) -> None:
-    """SIGHUP: the request log goes on in a new file. Nobody else hears it; unheard, it would end the process."""
+    """SIGHUP: the request log goes on in a new file. Without anybody who hears it, it ends a process."""
     if router.request_log is None:
         log.info("SIGHUP: there is no request log to reopen; settings are read at the start only")
     else:
