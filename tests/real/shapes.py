@@ -31,7 +31,7 @@ def _of_key(key: str, value: Any) -> Any:
     if key == "prompt_logprobs" and isinstance(value, list):
         return [shape(list(one.values())) if one else None for one in value[:2]]
     if key == "top_logprobs" and isinstance(value, list) and not any("token" in one for one in value if one):
-        return [None if one is None else "numbers by token" for one in value[:2]]
+        return sorted({"nothing" if one is None else "numbers by token" for one in value})
     return shape(value)
 
 

@@ -42,6 +42,8 @@ MORE: dict[str, tuple[str, Any]] = {
     "empty text": (COMPLETIONS, completion("")),
     "a stream that is a word": (CHAT, chat(stream="yes")),
     "a flag that is a number": (CHAT, chat(ignore_eos=1)),
+    "a stream that is no flag": (CHAT, chat(stream="perhaps")),
+    "a flag that is another number": (CHAT, chat(ignore_eos=2)),
     "too many stop words": (CHAT, chat(stop=["a", "b", "c", "d", "e"])),
     "a stop word that is none": (CHAT, chat(stop=[1])),
     "a salt with a slash": (CHAT, chat(cache_salt="a/b")),

@@ -73,12 +73,13 @@ class Exchange:
 
     def stream(self) -> Iterator[bytes]:
         """Pieces of the body as they come, until its end, clean or not."""
+        response = self.response
         try:
-            while piece := self.response.read1(65536):
+            while piece := response.read1(65536):
                 self.pieces.append(piece)
                 yield piece
             # A cut chunked body raises; of a counted one, the missing rest is what tells.
-            self.clean = not self.response.length
+            self.clean = not response.length
         except (http.client.IncompleteRead, ConnectionError):
             self.clean = False
 
