@@ -210,22 +210,27 @@ class ClientProtocol(asyncio.Protocol):
 
 
 async def drive(load: Load) -> Outcome:
-    """Connects, then sends until all requests are answered.
+    """Connects, then sends until all requests are answered. More connections than one batch join in batches.
 
     Raises RuntimeError for an answer that is not as expected.
     """
     loop = asyncio.get_running_loop()
     run = Run(load)
-    connections: list[ClientProtocol] = []
-    while len(connections) < load.concurrency:
-        batch = min(_CONNECTS_AT_ONCE, load.concurrency - len(connections))
-        made = [
-            loop.create_connection(lambda: ClientProtocol(run), "127.0.0.1", load.port) for _ in range(batch)
-        ]
-        connections += [protocol for _, protocol in await asyncio.gather(*made)]
     began = time.perf_counter()
-    for connection in connections:
-        connection.send()
+    connected = 0
+    while connected < load.concurrency:
+        batch = min(_CONNECTS_AT_ONCE, load.concurrency - connected)
+        made = await asyncio.gather(
+            *(
+                loop.create_connection(lambda: ClientProtocol(run), "127.0.0.1", load.port)
+                for _ in range(batch)
+            )
+        )
+        if not connected:
+            began = time.perf_counter()
+        connected += batch
+        for _, connection in made:
+            connection.send()
     await run.done
     return run.outcome(time.perf_counter() - began)
 
