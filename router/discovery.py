@@ -65,17 +65,21 @@ class Discovery:
 
     async def follow_file(self, pool: str, path: Path, *, period_s: float = FILE_PERIOD_S) -> None:
         """Watches a workers file for ever. Its content is compared, not its events: editors replace files,
-        and mounted configuration changes behind a link."""
-        source, seen, trouble = f"file {path}", "", ""
+        and mounted configuration changes behind a link. An empty file is one that is just being written, and
+        takes no worker away; `[]` does."""
+        source, trouble = f"file {path}", ""
+        seen: str | None = None
         while True:
             before, trouble = trouble, ""
             try:
                 text = await asyncio.to_thread(path.read_text, encoding="utf-8")
-                if text != seen:
+                if not text.strip():
+                    trouble, seen = f"the workers file {path} is empty (`[]` stands for no worker)", None
+                elif text != seen:
                     seen = text
                     self.reconcile(pool, source, read_workers_file(path))
             except (OSError, UnicodeDecodeError) as error:
-                trouble, seen = f"the workers file {path} cannot be read ({error})", ""
+                trouble, seen = f"the workers file {path} cannot be read ({error})", None
             except ValueError as error:
                 log.warning("%s; its workers stay as they were", error)
             if trouble and trouble != before:

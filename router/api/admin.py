@@ -9,12 +9,13 @@ from collections.abc import Callable
 from typing import Any
 
 from fastapi import APIRouter, Depends, Request
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from router.api.operations import Control
 from router.core.errors import BadRequest, Unauthorized
 from router.fleet import Fleet, Member
 from router.settings.pools import WorkerSettings
+from router.settings.refusals import Loc, sentences
 
 _MAX_WORKERS_SHOWN = 1000
 
@@ -61,8 +62,8 @@ def _add_workers(routes: APIRouter, control: Control, now: Callable[[], float]) 
         fields = new.model_dump(exclude_none=True, exclude={"pool"})
         try:
             settings = WorkerSettings.model_validate(fields)
-        except ValueError as error:
-            raise BadRequest(f"The worker is refused: {error}") from error
+        except ValidationError as error:
+            raise BadRequest("; ".join(sentences(error, WorkerSettings, _no_file))) from None
         member = control.register(new.pool or next(iter(fleet.dispatchers)), settings, "admin")
         return worker_state(member, now())
 
@@ -78,6 +79,11 @@ def _add_workers(routes: APIRouter, control: Control, now: Callable[[], float]) 
     @routes.post("/workers/{name:path}/resume")
     async def resume(name: str) -> dict[str, Any]:
         return worker_state(fleet.drain(name, now(), resume=True), now())
+
+
+def _no_file(_: Loc) -> str:
+    """Where a value was given: in the request itself."""
+    return ""
 
 
 def worker_state(member: Member, now: float) -> dict[str, Any]:

@@ -31,6 +31,7 @@ DEFAULT_POOL: Final = "default"
 _DNS: Final = "dns+"
 _SCHEMES: Final = ("http", "https")
 _URL_LINE: Final = re.compile(r"(dns\+)?https?://\S+")
+_NAME: Final = re.compile(r"[!-~]{1,200}")
 _COMMENT: Final = re.compile(r"(^|\s)#.*")
 _SPLIT_IS_ABSENT: Final = "prefill/decode disaggregation is not in this version; the only role is both"
 
@@ -68,6 +69,10 @@ class WorkerSettings(Section):
     @field_validator("name")
     @classmethod
     def _name_by_address(cls, value: str, info: ValidationInfo) -> str:
+        if value and _NAME.fullmatch(value) is None:
+            raise ValueError(
+                "it must be 1 to 200 visible ASCII characters, since it stands in headers and paths"
+            )
         if value or "url" not in info.data:
             return value
         url: str = info.data["url"]

@@ -26,7 +26,7 @@ class ServerSettings(Section):
     port: Port = 30000
     """Port of the OpenAI endpoint; 0 takes any free one."""
     admin_host: str = "127.0.0.1"
-    """Address of the admin listener (`/workers`, `/policies`, `/debug/state` …)."""
+    """Address of the admin listener (`/workers`, `/debug/state`)."""
     admin_port: Port = 29001
     """Port of the admin listener; 0 turns it off."""
     prometheus_host: str | None = None

@@ -91,6 +91,27 @@ def test_a_file_with_a_mistake_changes_nothing(tmp_path: Path, broken: str | byt
     play(scene, {}, pool={"workers_file": path}, ready=False)
 
 
+@pytest.mark.parametrize("before", [None, "[", b"\xff"], ids=repr)
+def test_an_empty_workers_file_is_said_and_takes_nobody_away(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, before: str | bytes | None
+) -> None:
+    path = tmp_path / "workers"
+    path.write_text("http://a:8000\n")
+
+    async def scene(act: Live) -> None:
+        await act.until(lambda: names(act) == {"a:8000"}, 2)
+        if before is not None:
+            path.write_bytes(before if isinstance(before, bytes) else before.encode())
+            await act.until(lambda: str(path) in caplog.text, 5)
+        path.write_text("\n")
+        await act.until(lambda: "is empty" in caplog.text, 5)
+        assert names(act) == {"a:8000"}
+        path.write_text("[]")
+        await act.until(lambda: not names(act), 5)
+
+    play(scene, {}, pool={"workers_file": path}, ready=False)
+
+
 def test_a_mistake_in_the_file_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "workers"
     path.write_text("htp://typo\n")
@@ -122,7 +143,7 @@ def test_a_worker_of_the_file_that_is_configured_already_is_left_out_and_the_oth
         with_puppets(act, "b")
         await act.until(lambda: names(act) == {"a", "b:8000"}, 3)
         assert "failing" not in repr(act.router.supervisor)
-        path.write_text("")
+        path.write_text("[]")
         await act.until(lambda: names(act) == {"a"}, 3)  # the file takes away only its own
 
     play(
@@ -141,7 +162,7 @@ def test_streams_of_a_worker_that_leaves_the_file_go_on(tmp_path: Path) -> None:
         with_puppets(act, "a")
         await act.until(lambda: act.router.fleet.ready, 3)
         visit = await act.open(CHAT, STREAM)
-        path.write_text("")
+        path.write_text("[]")
         act.router.discovery.reconcile("default", f"file {path}", [])
         assert names(act) == set()
         assert (await visit.rest()).body == TALK
