@@ -62,8 +62,16 @@ class Keys:
 
 def shown_key(headers: Mapping[bytes, bytes]) -> str | None:
     """The key of `Authorization: Bearer` or, as Anthropic's clients send it, of `x-api-key`."""
-    authorization = headers.get(b"authorization", b"").decode("latin-1")
+    authorization = _text(headers.get(b"authorization", b""))
     if authorization[: len(_BEARER)].lower() == _BEARER:
         return authorization[len(_BEARER) :].strip()
     key = headers.get(b"x-api-key")
-    return key.decode("latin-1") if key is not None else None
+    return _text(key) if key is not None else None
+
+
+def _text(value: bytes) -> str:
+    """A header as the configuration would spell it: clients send UTF-8, and some the old one-byte code."""
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return value.decode("latin-1")

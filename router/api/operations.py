@@ -15,6 +15,7 @@ from starlette.exceptions import HTTPException
 
 from router.api.errors import error_body, error_headers, path_not_found
 from router.api.keys import Keys
+from router.api.small_bodies import SmallBodies
 from router.core.errors import BadRequest, MethodNotAllowed, NotFound, RouterError, shown
 from router.core.request import Api
 from router.fleet import Fleet, Member
@@ -67,6 +68,7 @@ def operations_app(control: Control, admin: APIRouter | None = None) -> FastAPI:
 def _bare_app() -> FastAPI:
     # A redirect to the path without its slash would name the host by what the client, or the socket, says.
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
+    app.add_middleware(SmallBodies)
 
     @app.exception_handler(RouterError)
     async def refuse(_request: Request, error: RouterError) -> Response:

@@ -1,0 +1,61 @@
+"""Bodies of operations, read before anybody judges them, and no more of them than an operation has.
+
+Separate because the framework reads a whole body into memory before it asks for a key, so the bound must
+stand in front of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+from router.api.errors import error_body, error_headers
+from router.api.intake import Receive, pieces_of
+from router.api.responder import AsgiResponder, Send
+from router.core.errors import BodyTooLarge, ClientGone
+from router.core.request import Api
+
+MAX_BYTES = 64 * 1024
+_WITHOUT_BODY = frozenset({"GET", "HEAD", "OPTIONS"})
+
+Message = MutableMapping[str, Any]
+
+
+class SmallBodies:
+    """ASGI middleware."""
+
+    def __init__(self, app: Callable[[Message, Receive, Send], Awaitable[None]]) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["method"] in _WITHOUT_BODY:
+            await self._app(scope, receive, send)
+            return
+        try:
+            body = await _read(receive)
+        except ClientGone:
+            return
+        except BodyTooLarge as error:
+            body = error_body(error, Api.OTHER)
+            await AsgiResponder(send).answer(error.status, error_headers(error), body)
+            return
+        await self._app(scope, _replay(body, receive), send)
+
+
+async def _read(receive: Receive) -> bytes:
+    body = b""
+    async for piece in pieces_of(receive):
+        body += piece
+        if len(body) > MAX_BYTES:
+            raise BodyTooLarge(f"The body of an operation has at most {MAX_BYTES} bytes.")
+    return body
+
+
+def _replay(body: bytes, receive: Receive) -> Receive:
+    """The body as one message; after it, what the server says."""
+    messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def again() -> Message:
+        return messages.pop() if messages else await receive()
+
+    return again
