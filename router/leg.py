@@ -130,9 +130,10 @@ class Legs:
             if exchange.status >= 400:
                 await self._refused(job, member, exchange)
             leg = _Leg(job, held, responder, journey, member, exchange)
-            if job.request.api.generates and _is_event_stream(exchange.headers):
+            kind = _content_type(exchange.headers)
+            if job.request.api.generates and kind.startswith(b"text/event-stream"):
                 await self._stream(leg)
-            elif job.request.api.generates or _is_json(exchange.headers):
+            elif job.request.api.generates or b"json" in kind:
                 await self._whole(leg)
             else:
                 await self._raw(leg)
@@ -162,9 +163,7 @@ class Legs:
     async def _refused(self, job: Job, member: Member, exchange: Exchange) -> None:
         """An engine's own error status: which kind it is decides whether another worker may do better."""
         body = await exchange.read_all(max_bytes=_MAX_REFUSAL_BYTES, until=job.answer_by)
-        answer = EngineAnswer(
-            exchange.status, _without_length(for_client(exchange.headers, streamed=False)), body
-        )
+        answer = EngineAnswer(exchange.status, for_client(exchange.headers, whole=True), body)
         failure = failure_of_status(exchange.status) or Failure.SERVER_ERROR
         if exchange.status in (401, 403) and member.key is not None:
             failure = Failure.KEY_REFUSED
@@ -281,7 +280,7 @@ class Legs:
         leg.job.release()
         leg.journey.committed(leg.exchange.status)
         leg.journey.finished(leg.exchange.status)
-        headers = _without_length(self._headers(leg, streamed=False))
+        headers = self._headers(leg, whole=True)
         await leg.responder.answer(leg.exchange.status, headers, data)
 
     async def _raw(self, leg: _Leg) -> None:
@@ -289,7 +288,7 @@ class Legs:
         data = await leg.exchange.read(leg.job.answer_by, "total")
         leg.job.release()
         leg.journey.committed(leg.exchange.status)
-        await leg.responder.start(leg.exchange.status, self._headers(leg, streamed=False))
+        await leg.responder.start(leg.exchange.status, self._headers(leg))
         idle_s = self._settings.timeouts.idle_s
         while data:
             leg.held.progress()
@@ -298,10 +297,8 @@ class Legs:
         leg.journey.finished(leg.exchange.status)
         await leg.responder.finish()
 
-    def _headers(self, leg: _Leg, *, streamed: bool) -> list[Header]:
-        headers = for_client(leg.exchange.headers, streamed=streamed)
-        if streamed:
-            headers = _without_length(headers)
+    def _headers(self, leg: _Leg, *, streamed: bool = False, whole: bool = False) -> list[Header]:
+        headers = for_client(leg.exchange.headers, streamed=streamed, whole=whole)
         headers.append((b"x-request-id", leg.job.call.id.encode()))
         if self._settings.expose or leg.job.request.trusted:
             headers.append((b"x-pointsman-worker", leg.member.name.encode()))
@@ -322,22 +319,13 @@ class _Leg:
 
 
 def _content_type(headers: Sequence[Header]) -> bytes:
-    return next((value for name, value in headers if name == b"content-type"), b"")
+    for name, value in headers:
+        if name == b"content-type":
+            return value.lower()
+    return b""
 
 
 def _says_unknown(body: bytes, model: str) -> bool:
     """Whether a 404, worded as by vLLM, is about the very model that the request was placed by. A form may
     name a second one to the engine, and the worker is not to lose the first for that."""
     return b"`%b` does not exist" % msgspec.json.encode(model)[1:-1] in body
-
-
-def _is_event_stream(headers: Sequence[Header]) -> bool:
-    return _content_type(headers).lower().startswith(b"text/event-stream")
-
-
-def _is_json(headers: Sequence[Header]) -> bool:
-    return b"json" in _content_type(headers).lower()
-
-
-def _without_length(headers: Sequence[Header]) -> list[Header]:
-    return [(name, value) for name, value in headers if name != b"content-length"]

@@ -205,7 +205,8 @@ class Proxy:
         """Answers with an error, or, when an answer has begun, ends it so that the client notices."""
         journey.failed(error, committed=responder.started)
         if error.status >= 500:
-            log.warning("request %s failed: %s (%s)", call.id, error.message, error.code)
+            at = {"worker": journey.worker or None, "model": journey.model or None}
+            log.warning("request %s failed: %s (%s)", call.id, error.message, error.code, extra=at)
         if responder.started:
             # Without an engine's event on its way the client is at an event boundary, and can be told.
             if journey.first_event_at is None:

@@ -65,6 +65,8 @@ class PointsmanProtocol(HttpToolsProtocol):
         self._settings = settings
         self._closing = closing
         self._full = full
+        self.task: asyncio.Task[None] | None = None
+        """Serves the present request. Asking asyncio for the current task costs a system call."""
         self._chunked = False
         self._gone: Callable[[], None] | None = None
         self._lost = False
@@ -289,7 +291,9 @@ class PointsmanProtocol(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._serving = cycle
-        super()._start_asgi_task(cycle, app)
+        self.task = task = self.loop.create_task(cycle.run_asgi(app))
+        task.add_done_callback(self.tasks.discard)
+        self.tasks.add(task)
 
     def _should_upgrade(self) -> bool:
         return False

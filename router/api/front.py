@@ -125,7 +125,7 @@ class Departure:
         self.happened = False
         self._connection = connection
         self._receive = receive
-        self._task = asyncio.current_task()
+        self._task = asyncio.current_task() if connection is None else connection.task
         self._watch: asyncio.Task[None] | None = None
         if connection is not None:
             connection.when_gone(self._left)

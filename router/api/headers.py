@@ -35,6 +35,9 @@ _RANKS = frozenset(
 _KEYS = frozenset({b"authorization", b"x-api-key"})
 _ONCE = _KEYS | {b"content-type", b"content-encoding"}
 _REPLACED_IN_ANSWERS = frozenset({b"date", b"server", b"x-request-id"})
+_REPLACED_IN_WHOLE = _REPLACED_IN_ANSWERS | {b"content-length"}
+_REPLACED_IN_STREAMS = _REPLACED_IN_WHOLE | {b"cache-control", b"x-accel-buffering"}
+_FOR_PROXIES = ((b"cache-control", b"no-cache, no-transform"), (b"x-accel-buffering", b"no"))
 
 _UNSAFE_ID = re.compile(rb"[^A-Za-z0-9._:-]")
 MAX_REQUEST_ID = 128
@@ -75,19 +78,17 @@ def for_worker(
     return passed
 
 
-def for_client(headers: Iterable[Header], *, streamed: bool) -> list[Header]:
+def for_client(headers: Iterable[Header], *, streamed: bool = False, whole: bool = False) -> list[Header]:
     """The headers of a worker's answer, as the client gets them; the caller adds its own.
 
-    A stream tells proxies in front of us not to collect its events.
+    Args:
+        streamed: tell proxies in front of us not to collect the events of a stream.
+        whole: the answer leaves with a length that the caller states.
     """
-    passed = [
-        (name, value)
-        for name, value in headers
-        if name not in _REPLACED_IN_ANSWERS
-        and not (streamed and name in (b"cache-control", b"x-accel-buffering"))
-    ]
+    dropped = _REPLACED_IN_STREAMS if streamed else _REPLACED_IN_WHOLE if whole else _REPLACED_IN_ANSWERS
+    passed = [header for header in headers if header[0] not in dropped]
     if streamed:
-        passed += [(b"cache-control", b"no-cache, no-transform"), (b"x-accel-buffering", b"no")]
+        passed += _FOR_PROXIES
     return passed
 
 

@@ -75,25 +75,43 @@ async def read_body(
     """
     if length is not None and length.isdigit() and int(length) > max_bytes:
         raise _too_large(max_bytes)
+    message = await receive()
+    if message["type"] == "http.request" and not message.get("more_body", False):
+        _hold_whole(message.get("body", b""), body, encoding, max_bytes)
+        return
     pieces: list[bytes] = []
     size = 0
-    async for piece in pieces_of(receive):
+    async for piece in pieces_of(receive, message):
         size += len(piece)
         if size > max_bytes:
             raise _too_large(max_bytes)
         body.hold(len(piece))
         pieces.append(piece)
-    data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+    _keep(b"".join(pieces), body, encoding, max_bytes)
+
+
+def _hold_whole(data: bytes, body: HeldBody, encoding: bytes, max_bytes: int) -> None:
+    """Most requests are small and come in one message."""
+    if len(data) > max_bytes:
+        raise _too_large(max_bytes)
+    body.hold(len(data))
+    _keep(data, body, encoding, max_bytes)
+
+
+def _keep(data: bytes, body: HeldBody, encoding: bytes, max_bytes: int) -> None:
     if encoding and encoding != b"identity":
         data = _decode(data, encoding, body, max_bytes)
     body.keep(data)
 
 
-async def pieces_of(receive: Receive) -> AsyncIterator[bytes]:
-    """The pieces of a request body as they come. Raises ClientGone when the client leaves in between."""
+async def pieces_of(receive: Receive, first: MutableMapping[str, Any] | None = None) -> AsyncIterator[bytes]:
+    """The pieces of a request body as they come, beginning with the message `first` when one was received.
+
+    Raises ClientGone when the client leaves in between.
+    """
     more = True
     while more:
-        message = await receive()
+        message, first = first or await receive(), None
         if message["type"] == "http.disconnect":
             raise ClientGone("the client left while sending its request")
         more = message.get("more_body", False)
