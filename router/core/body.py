@@ -45,6 +45,8 @@ _LONE_SURROGATE = re.compile(
     rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])"
     rb"|(?<!\\u[dD][89abAB][0-9a-fA-F]{2})\\u[dD][c-fC-F][0-9a-fA-F]{2}"
 )
+_SEARCHED_BYTES = 1 << 20
+"""Of a body that is refused, for the place of the fault: looking through all of a large one takes seconds."""
 _AT_BYTE = re.compile(r"\(byte (\d+)\)")
 _AT_FIELD = re.compile(r"`\$\.([A-Za-z0-9_]+)")
 _OBJECT = msgspec.json.Decoder(dict[str, Raw])
@@ -284,15 +286,25 @@ def _refusal(data: bytes, error: Exception) -> BadRequest:
         if field is None:
             return BadRequest("The request body must be a JSON object.")
         return BadRequest(f"The value of `{field[1]}` cannot be read.", param=field[1])
+    return _not_json(data, error)
+
+
+def _not_json(data: bytes, error: Exception) -> BadRequest:
+    """Says where the text stops being JSON, as far as the decoder, or a look at its beginning, tells."""
+    detail = str(error)
     position = _AT_BYTE.search(detail)
     if position is not None:
         return BadRequest(f"The request body is not valid JSON: error at byte {position[1]}.")
-    lone = _LONE_SURROGATE.search(data)
+    lone = _LONE_SURROGATE.search(data, 0, _SEARCHED_BYTES)
     if lone is not None:
         at = lone.start()
         return BadRequest(f"The request body is not valid JSON: half of a surrogate pair at byte {at}.")
     if "UTF-8" in detail or isinstance(error, UnicodeError):
         return BadRequest("The request body is not valid UTF-8.")
+    if len(data) > _SEARCHED_BYTES:
+        return BadRequest(
+            "The request body is not valid JSON: it ends too early, or holds half a surrogate pair."
+        )
     return BadRequest(f"The request body is not valid JSON: it ends too early, at byte {len(data)}.")
 
 

@@ -39,6 +39,7 @@ _TRUE_WORDS = frozenset({"1", "true", "t", "yes", "y", "on"})
 
 _MAX_LOOKED_AT_BYTES = 64 * 1024
 _NO_VALUE = ()
+_NUMBER_STARTS = frozenset(b"%c" % byte for byte in b"-0123456789")
 
 _Scalar = str | int | float | bool | None
 _OptionalScalar = _Scalar | UnsetType
@@ -142,8 +143,12 @@ def read_fields(data: bytes | Raw) -> Fields:
 
 
 def _scalar(name: str, raw: Raw) -> Any:
+    if len(raw) > _MAX_LOOKED_AT_BYTES:
+        if bytes(raw)[:1] in _NUMBER_STARTS:
+            raise msgspec.ValidationError(f"a number of {len(raw)} digits - at `$.{name}`")
+        return _NO_VALUE
     try:
-        return _ANY.decode(raw) if len(raw) <= _MAX_LOOKED_AT_BYTES else _NO_VALUE
+        return _ANY.decode(raw)
     except msgspec.ValidationError as error:  # a number that no double holds
         raise msgspec.ValidationError(f"{error} - at `$.{name}`") from None
 

@@ -106,3 +106,15 @@ def test_the_bounds_let_long_texts_pass() -> None:
     assert not too_many_values(text)
     assert not too_many_values(b"x" * MAX_VALUES)
     assert too_many_values(b"," * (MAX_VALUES + 1))
+
+
+def test_a_fault_deep_in_a_large_body_is_refused_without_a_search_for_its_place() -> None:
+    pairs = b"\\ud83d\\ude00" * 200_000
+    for data in (b'{"model":"m","x":"%b\\ud83d"}' % pairs, b'{"model":"m","x":"%b' % pairs):
+        with pytest.raises(BadRequest, match="too early, or holds half a surrogate pair"):
+            parse_body(data, Api.CHAT)
+
+
+def test_a_number_without_end_is_refused() -> None:
+    with pytest.raises(BadRequest, match="`max_tokens` cannot be read"):
+        parse_body(b'{"model":"m","max_tokens":' + b"9" * 5_000_000 + b"}", Api.CHAT)
