@@ -295,13 +295,15 @@ def _not_json(data: bytes, error: Exception) -> BadRequest:
     position = _AT_BYTE.search(detail)
     if position is not None:
         return BadRequest(f"The request body is not valid JSON: error at byte {position[1]}.")
+    large = len(data) > _SEARCHED_BYTES
     lone = _LONE_SURROGATE.search(data, 0, _SEARCHED_BYTES)
-    if lone is not None:
+    # At the end of what is searched, half a pair may be a whole one that was cut.
+    if lone is not None and (not large or lone.end() + 6 <= _SEARCHED_BYTES):
         at = lone.start()
         return BadRequest(f"The request body is not valid JSON: half of a surrogate pair at byte {at}.")
     if "UTF-8" in detail or isinstance(error, UnicodeError):
         return BadRequest("The request body is not valid UTF-8.")
-    if len(data) > _SEARCHED_BYTES:
+    if large:
         return BadRequest(
             "The request body is not valid JSON: it ends too early, or holds half a surrogate pair."
         )

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
+
 import pytest
 
 from router.settings.pools import WorkerSettings
-from tests.shell.live import ADMIN, Live, play
+from tests.shell.live import ADMIN, CHAT, QUIET, STREAM, Live, play
+from tests.shell.puppet import ROLE, streaming, word
 
 
 @pytest.mark.parametrize("name", ["a\r\nx: y", "a b", "a\n", "é", "\x00", "x" * 201])
@@ -37,3 +40,14 @@ def test_a_worker_that_is_refused_over_the_admin_api_is_refused_in_one_sentence(
         assert [member.name for member in act.router.fleet] == ["a"]
 
     play(scene)
+
+
+def test_a_failed_request_is_logged_with_its_worker(caplog: pytest.LogCaptureFixture) -> None:
+    async def scene(act: Live) -> None:
+        reply = await act.ask(CHAT, STREAM)
+        assert reply.broken is not None
+
+    with caplog.at_level(logging.WARNING, "pointsman"):
+        play(scene, {"a": streaming(ROLE, word(), then="close")}, **QUIET)
+    (record,) = [record for record in caplog.records if "failed" in record.getMessage()]
+    assert (vars(record)["worker"], vars(record)["model"]) == ("a", "m")
