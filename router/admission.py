@@ -44,6 +44,7 @@ class Job:
         size: length of the prompt, as far as it was measured.
         hide_usage: the usage event was the router's wish; the client must not see it.
         choices: sequences that the client will see.
+        log_salt: of the request log, which wants the hashes of the prompt; None without one.
         early: speaks for the router while there is no engine's stream; None: nobody asked for that.
         answer_by: absolute time (s): the first data event of a stream, the whole answer otherwise.
     """
@@ -58,6 +59,7 @@ class Job:
     size: PromptSize = _UNMEASURED
     hide_usage: bool = False
     choices: int = 1
+    log_salt: bytes | None = None
     early: EarlyKeepAlive | None = None
 
     @property
@@ -71,6 +73,8 @@ class Job:
     def release(self) -> None:
         """The answer is committed: nobody will need the body again."""
         self.held.release()
+        if self.request.key is not None:
+            self.request.key.forget(self.log_salt)
 
 
 class Admission:
@@ -94,6 +98,8 @@ class Admission:
         self._owners = owners
         self._now = now
         self._sequence = 0
+        self.log_salt: bytes | None = None
+        """Of the request log, None without one: what is kept of a prompt once its answer has begun."""
 
     async def admit(self, call: Call, held: HeldBody) -> Job:
         """Reads and understands a call, as its route is shaped. Raises as the three ways below do."""
@@ -127,7 +133,15 @@ class Admission:
         request = self._request(call, body)
         by = self._now() + self._patience_s(call, streamed=body.stream)
         return Job(
-            call, request, dispatcher, held, by, size=body.size, hide_usage=hide_usage, choices=body.choices
+            call,
+            request,
+            dispatcher,
+            held,
+            by,
+            size=body.size,
+            hide_usage=hide_usage,
+            choices=body.choices,
+            log_salt=self.log_salt,
         )
 
     async def _form(self, call: Call, held: HeldBody) -> Job:

@@ -141,6 +141,7 @@ class Router:
         telemetry = Telemetry(self.metrics, self._world.now, self._world.wall, self.request_log)
         owners = ResponseOwners(self.fleet)
         admission = Admission(self.fleet, settings, self.tokens, owners, self._world.now)
+        admission.log_salt = self.request_log.salt if self.request_log is not None else None
         legs = LegSettings(
             timeouts=settings.timeouts,
             pass_client_key=not settings.auth.asks_clients,

@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from router.core.errors import InternalError
 from router.core.json_bounds import MAX_TOKEN_IDS, too_many_values
 from router.core.prompt_text import canonical_text
 
@@ -25,6 +26,9 @@ _TOKEN_LISTS = msgspec.json.Decoder(list[msgspec.Raw])
 _DIGEST_BYTES = 16
 _BLOCK_HASH_BYTES = 8
 _CHARACTERS_PER_TOKEN = 4
+
+BLOCK_CHARACTERS = 256
+"""Characters per hashed block in the request log."""
 
 
 class Partition(NamedTuple):
@@ -47,7 +51,7 @@ class PromptKey:
         cache_salt: the client's own salt, "" for none.
     """
 
-    __slots__ = ("_canonical", "_fields", "partition")
+    __slots__ = ("_canonical", "_fields", "_kept", "partition")
 
     def __init__(
         self,
@@ -60,6 +64,7 @@ class PromptKey:
         self.partition = Partition(model, lora, cache_salt)
         self._fields = fields
         self._canonical: bytes | tuple[int, ...] | None = None
+        self._kept: tuple[bytes, tuple[str, ...]] | None = None
 
     @classmethod
     def of_text(cls, model: str, text: str, *, lora: str = "", cache_salt: str = "") -> PromptKey:
@@ -82,7 +87,17 @@ class PromptKey:
         chain.update(_as_bytes(self.canonical))
         return chain.hexdigest()
 
-    def blocks(self, salt: bytes, size: int = 256) -> tuple[str, ...]:
+    def forget(self, salt: bytes | None = None) -> None:
+        """Lets go of the prompt, which a long stream would otherwise hold for as long as it runs.
+
+        Args:
+            salt: keep the blocks of this salt; None keeps nothing.
+        """
+        if salt is not None and self._kept is None:
+            self._kept = (salt, self.blocks(salt))
+        self._fields, self._canonical = _forgotten, None
+
+    def blocks(self, salt: bytes, size: int = BLOCK_CHARACTERS) -> tuple[str, ...]:
         """Chained salted hashes (16 hex digits) of blocks of `size` characters; the last may be shorter.
 
         Equal hashes at one place mean equal partitions and equal text up to there. A token-id prompt is cut
@@ -91,6 +106,8 @@ class PromptKey:
         Args:
             salt: secret of the log's owner, at most 64 bytes; without it nobody can test a guessed prompt.
         """
+        if self._kept is not None and self._kept[0] == salt and size == BLOCK_CHARACTERS:
+            return self._kept[1]
         canonical = self.canonical
         parent = self._seed()
         hashes: list[str] = []
@@ -114,6 +131,10 @@ class PromptKey:
     def __repr__(self) -> str:
         built = "not built" if self._canonical is None else f"{len(self._canonical)} long"
         return f"<PromptKey {self.partition.model} [{built}]>"
+
+
+def _forgotten() -> Mapping[str, msgspec.Raw | bytes]:
+    raise InternalError("This prompt was let go of when its answer began.")
 
 
 def token_ids(prompt: msgspec.Raw | bytes | None) -> tuple[int, ...] | None:

@@ -11,8 +11,7 @@ from typing import Literal
 
 import msgspec
 
-BLOCK_CHARACTERS = 256
-"""Characters of the canonical prompt per hash; see `PromptKey.blocks`."""
+from router.core.prompt_key import BLOCK_CHARACTERS
 
 FORMAT = "pointsman-request-log"
 FORMAT_VERSION = 1

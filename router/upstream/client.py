@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from router.core.errors import ConnectFailed, DeadlineExceeded, InternalError, Overloaded, UpstreamClosed
 from router.upstream.connect import Connect
+from router.upstream.dials import Dials
 from router.upstream.exchange import Exchange
 from router.upstream.head import request_head
 from router.upstream.idle import IdleWires
@@ -67,6 +68,7 @@ class Upstream:
         self._now = now
         self._settings = settings or UpstreamSettings()
         self._idle = IdleWires(self._settings)
+        self._dials = Dials(self._settings.dials_at_once)
         self._wires: set[Wire] = set()
         self._busy = 0
         self._sweep: asyncio.TimerHandle | None = None
@@ -183,7 +185,7 @@ class Upstream:
         budget_s = None if due is None else max(0.0, due - self._now())
         scope = asyncio.timeout(budget_s)
         try:
-            async with scope:
+            async with scope, self._dials.place(origin):
                 await self._connect(origin, factory)
         except BaseException as error:
             for wire in made:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import weakref
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from router.core.body import parse_body
+from router.core.errors import InternalError
 from router.core.prompt_key import PromptKey
 from router.core.request import Api, Request
 
@@ -251,3 +253,28 @@ def test_a_request_carries_its_key_and_does_not_print_it() -> None:
     assert request.key == PromptKey.of_text("m", "secret")
     assert hash(request.key) == hash(PromptKey.of_text("m", "secret"))
     assert request.key != "secret"
+
+
+def test_a_forgotten_prompt_keeps_only_the_hashes_that_the_log_wants() -> None:
+    key = PromptKey.of_text("m", "a secret " * 200)
+    blocks = key.blocks(b"salt")
+    key.forget(b"salt")
+    assert key.blocks(b"salt") == blocks
+    with pytest.raises(InternalError, match="let go"):
+        key.blocks(b"another salt")
+    with pytest.raises(InternalError, match="let go"):
+        _ = key.canonical
+
+
+def test_a_forgotten_key_holds_no_body() -> None:
+    class Body:
+        def fields(self) -> dict[str, bytes]:
+            return {"prompt": b'"text"'}
+
+    body = Body()
+    still_there = weakref.ref(body)
+    key = PromptKey("m", body.fields)
+    del body
+    assert still_there() is not None
+    key.forget()
+    assert still_there() is None
