@@ -6,6 +6,7 @@ import math
 
 import msgspec
 
+from router.api.routes import ROUTES
 from router.core.errors import ModelNotFound, NotFound, QueueFull, RouterError, Unauthorized, shown
 from router.core.request import Api
 from router.core.stream_error import anthropic_type
@@ -54,5 +55,7 @@ def model_not_found(model: str, known: set[str]) -> ModelNotFound:
 
 
 def path_not_found(path: str) -> NotFound:
-    """404 for a path that is not in the list of allowed ones."""
-    return NotFound(f"No such path: {shown(path)}")
+    """404 for a path that is not in the list of allowed ones, with the slip of most clients named."""
+    once = path.removeprefix("/v1") if path.startswith("/v1/v1/") else f"/v1{path}"
+    hint = f" Did you mean {once}? The base URL of a client ends in /v1, once." if once in ROUTES else ""
+    return NotFound(f"No such path: {shown(path)}{'.' if hint else ''}{hint}")

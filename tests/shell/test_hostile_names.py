@@ -47,3 +47,14 @@ def test_no_answer_redirects(path: str, origin: Origin) -> None:
         assert b"evil" not in received
 
     play(scene)
+
+
+@pytest.mark.parametrize("path", ["/chat/completions", "/v1/v1/chat/completions"])
+def test_a_base_url_with_a_slip_is_told_what_is_meant(path: str) -> None:
+    async def scene(act: Live) -> None:
+        reply = await act.ask(path, {"model": "m", "messages": []})
+        assert reply.status == 404
+        assert "Did you mean /v1/chat/completions?" in reply.error["message"]
+        assert "Did you mean" not in (await act.ask("/v1/files")).error["message"]
+
+    play(scene)
