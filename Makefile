@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: up test check format lint types contracts bench bench-peers test-real test-real-light clean
+.PHONY: up test check format lint types contracts bench bench-peers test-real test-real-light fresh clean
 
 up: $(STAMP)            ## router and the mock fleet of config.yaml
 	$(BIN)/pointsman up
@@ -38,6 +38,9 @@ test-real: $(STAMP)     ## client probes against engines that are not ours: mlx-
 test-real-light: $(STAMP) ## the same against mlx-lm alone, which is small
 	$(BIN)/python -m tests.real.install mlx-lm
 	$(BIN)/pytest -q -m real tests/real/test_mlx_lm.py
+
+fresh:                  ## a clone of HEAD installs, serves and stops
+	tests/integration/fresh_clone.sh
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
