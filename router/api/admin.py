@@ -12,7 +12,7 @@ from fastapi import APIRouter, Depends, Request
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from router.api.operations import Control
-from router.core.errors import BadRequest, Unauthorized
+from router.core.errors import BadRequest, Forbidden, Unauthorized
 from router.fleet import Fleet, Member
 from router.settings.pools import WorkerSettings
 from router.settings.refusals import Loc, sentences
@@ -37,6 +37,10 @@ def admin_routes(control: Control, now: Callable[[], float], *, guarded: bool) -
     """`/workers` and `/debug/state`; `guarded` asks for the administrator's key."""
 
     async def guard(request: Request) -> None:
+        # Browsers name the page that sends a request. No page has business here, and one that an operator
+        # happens to visit must not drain workers on the port that asks for no key.
+        if "origin" in request.headers:
+            raise Forbidden("Administration is not for web pages.")
         if guarded and not control.keys.admin(dict(request.headers.raw)):
             raise Unauthorized("This path asks for the administrator's key.")
 

@@ -95,10 +95,13 @@ def error_response(error: RouterError) -> Response:
 
 
 def _add_health(app: FastAPI, control: Control) -> None:
+    @app.head("/liveness")
     @app.get("/liveness")
     async def liveness() -> dict[str, str]:
         return {"status": "alive"}
 
+    @app.head("/readiness")
+    @app.head("/health")
     @app.get("/readiness")
     @app.get("/health")
     async def readiness() -> JSONResponse:

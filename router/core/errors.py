@@ -63,6 +63,14 @@ class Unauthorized(RouterError):
     code = "invalid_api_key"
 
 
+class Forbidden(RouterError):
+    """Whoever asks, this way of asking is not allowed."""
+
+    status = 403
+    type = "invalid_request_error"
+    code = "forbidden"
+
+
 class NotFound(RouterError):
     """No such path, or no such response id."""
 

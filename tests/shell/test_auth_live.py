@@ -164,6 +164,17 @@ def test_with_an_admin_key_both_ports_ask_for_it() -> None:
     play(scene, {"a": SERVE}, auth={**CLIENTS["auth"], "admin_api_key": "root"})
 
 
+def test_a_web_page_that_an_operator_visits_cannot_administer() -> None:
+    async def scene(act: Live) -> None:
+        page = {"origin": "https://page.example"}
+        for method, path in ADMIN_PATHS:
+            reply = await act.ask(path, headers=page, method=method, origin=ADMIN)
+            assert (reply.status, reply.error["code"]) == (403, "forbidden")
+        assert act.state("a") == "ready"
+
+    play(scene, {"a": SERVE})
+
+
 def test_a_forwarded_address_buys_nothing() -> None:
     async def scene(act: Live) -> None:
         spoof = {"x-forwarded-for": "127.0.0.1", "x-real-ip": "127.0.0.1", "forwarded": "for=127.0.0.1"}
