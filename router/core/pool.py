@@ -9,51 +9,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 
-from router.core.budget import Budget
 from router.core.eligibility import Eligibility
 from router.core.errors import InternalError, NoWorker, QueueFull, RouterError
 from router.core.health import Sign, State
 from router.core.lease import Lease, Outcome
 from router.core.patience import Patience
 from router.core.policy import AnyPolicy, BatchPolicy, Choice, Commits, PairPolicy, Policy, Settles
+from router.core.pool_rules import PoolBudgets, PoolRules
 from router.core.queue import UNKNOWN, Queue, Waiting
 from router.core.request import Request
 from router.core.roster import Roster
-from router.core.worker import Role, Worker
+from router.core.worker import Worker
+
+__all__ = ["Pool", "PoolBudgets", "PoolRules"]
 
 _GOOD = frozenset({Outcome.OK, Outcome.CLIENT_ERROR})
 _BAD = frozenset({Outcome.FAILED, Outcome.TIMEOUT})
-
-
-@dataclass(frozen=True, slots=True)
-class PoolRules:
-    """How one pool binds and waits.
-
-    Attributes:
-        policy: name of the policy it starts with, for logs and metrics.
-        late_binding: requests wait here until a worker has a free slot, instead of in the engines.
-        max_queued: waiting requests per model; max_wait_s: how long one may wait.
-        stall_min_s, stall_max_s: bounds of the patience with a worker that shows no progress.
-    """
-
-    name: str
-    policy: str = ""
-    role: Role = Role.BOTH
-    late_binding: bool = False
-    max_queued: int = 256
-    max_wait_s: float = 30.0
-    stall_min_s: float = 10.0
-    stall_max_s: float = 120.0
-
-
-@dataclass(frozen=True, slots=True)
-class PoolBudgets:
-    """Accounts that all pools of a process share."""
-
-    in_flight: Budget
-    queued_bytes: Budget
 
 
 class Pool:
@@ -145,8 +117,26 @@ class Pool:
 
     # --- placement -----------------------------------------------------------------------------------
 
+    def place_now(self, request: Request, now: float) -> Lease | None:
+        """Places a request that comes while nobody waits, without a way through the queue.
+
+        None when it has to wait, if it may at all: `submit` decides that. A policy that sees the whole queue
+        at once decides in rounds, so there every request waits for one.
+
+        Raises like `assign`; nothing stays charged then.
+        """
+        in_flight = self._budgets.in_flight
+        if self._batch is not None or len(self._queue) or in_flight.used >= in_flight.limit:
+            return None
+        workers = self.eligible.open_to(request)
+        if not workers:
+            return None
+        self.roster.warm(now)
+        choice = self._choose(request, workers, now)
+        return None if choice is None else self._place(request, choice, now)
+
     def assign(self, now: float) -> list[Lease]:
-        """The one decision point: places what can be placed, oldest first.
+        """Places what can be placed of what waits, oldest first.
 
         A request that is blocked only by its own constraints (its model, its pin, workers to avoid) does not
         hold up the ones behind it.
@@ -161,7 +151,8 @@ class Pool:
         leases: list[Lease] = []
         try:
             for request, choice in self._decisions(now):
-                self._place(request, choice, leases, now)
+                self._queue.take(request.id)
+                leases.append(self._place(request, choice, now))
                 if in_flight.used >= in_flight.limit:
                     break
         except BaseException:
@@ -233,16 +224,20 @@ class Pool:
     def _bug(self, what: str) -> InternalError:
         return InternalError(f"policy {self.policy_name} of pool {self.rules.name} {what}")
 
-    def _place(self, request: Request, choice: Choice, leases: list[Lease], now: float) -> None:
+    def _place(self, request: Request, choice: Choice, now: float) -> Lease:
+        """Charges a choice, all of it or nothing: a policy that fails when it is told leaves no lease."""
         if not self._budgets.in_flight.take():
             raise InternalError("a request was placed beyond the limit of requests in flight")
-        self._queue.take(request.id)
         lease = self.charge(request, choice, choice.worker, now)
-        leases.append(lease)
-        if choice.prefill_worker is not None and self.partner is not None:
-            lease.prefill = self.partner.charge(request, choice, choice.prefill_worker, now)
-        if self._commits is not None:
-            self._commits.committed(request, choice, now, retry=request.attempt > 0)
+        try:
+            if choice.prefill_worker is not None and self.partner is not None:
+                lease.prefill = self.partner.charge(request, choice, choice.prefill_worker, now)
+            if self._commits is not None:
+                self._commits.committed(request, choice, now, retry=request.attempt > 0)
+        except BaseException:
+            self.release(lease, Outcome.CANCELLED, now)
+            raise
+        return lease
 
     def charge(self, request: Request, choice: Choice, name: str, now: float) -> Lease:
         """Charges one leg to a worker. Outside this class only the partner pool of a pair calls it."""

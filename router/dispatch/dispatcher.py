@@ -101,21 +101,18 @@ class Dispatcher:
 
         Raises:
             NoWorker, QueueFull: see `Pool.submit` and `Pool.expire`.
+            InternalError: a choice that was not offered; and whatever else a policy raises.
         """
         now = self._now()
+        lease = self.pool.place_now(request, now)
+        if lease is not None:
+            self._on_decided(self.pool.policy_name, self._now() - now)
+            return Held(self, lease, waited=False)
         self.pool.submit(request, now)
         try:
-            if self.pool.queued == 1 and not self.pool.decides_by_batch:
-                for lease in self._assign(now):
-                    return Held(self, lease, waited=False)
             return Held(self, await self._wait(request.id), waited=True)
         finally:
             self.pool.withdraw(request.id)
-
-    def _assign(self, now: float) -> list[Lease]:
-        leases = self.pool.assign(now)
-        self._on_decided(self.pool.policy_name, self._now() - now)
-        return leases
 
     async def _wait(self, request_id: str) -> Lease:
         waiter: asyncio.Future[Lease] = asyncio.get_running_loop().create_future()
@@ -144,7 +141,8 @@ class Dispatcher:
         self._round = None
         self._last_round = now = self._now()
         try:
-            leases = self._assign(now)
+            leases = self.pool.assign(now)
+            self._on_decided(self.pool.policy_name, self._now() - now)
         except Exception:
             # A policy with a bug must not leave its waiters hanging until their deadlines.
             self.refuse_all(InternalError(f"the policy of pool {self.pool.rules.name} failed"))
@@ -166,7 +164,9 @@ class Dispatcher:
                 waiter.set_exception(error)
 
     def release(self, lease: Lease, outcome: Outcome, reason: str = "") -> None:
-        """Settles a lease and lets others into the room it made."""
+        """Settles a lease once, and lets others into the room it made."""
+        if lease.outcome is not None:
+            return
         self.pool.release(lease, outcome, self._now(), reason)
         self._on_room()
 

@@ -403,6 +403,14 @@ class PoolStory(RuleBasedStateMachine):
             return
         self.waiting.add(made.id)
 
+    @rule(tokens=st.integers(0, 5000), sequences=st.integers(1, 5), stream=st.booleans())
+    def place_now(self, tokens: int, sequences: int, stream: bool) -> None:
+        made = request(prompt_tokens=tokens, sequences=sequences, stream=stream)
+        lease = self.pool.place_now(made, self.tick())
+        if lease is not None:
+            assert not self.waiting, "somebody was overtaken"
+            self.held.append(lease)
+
     @rule()
     def assign(self) -> None:
         leases = self.pool.assign(self.tick())

@@ -1,0 +1,40 @@
+"""What a pool is made with: how it binds and waits, and the accounts that it shares with the other pools.
+
+Separate from the Pool because it is data without behaviour, made from the settings and never changed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from router.core.budget import Budget
+from router.core.worker import Role
+
+
+@dataclass(frozen=True, slots=True)
+class PoolRules:
+    """How one pool binds and waits.
+
+    Attributes:
+        policy: name of the policy it starts with, for logs and metrics.
+        late_binding: requests wait here until a worker has a free slot, instead of in the engines.
+        max_queued: waiting requests per model; max_wait_s: how long one may wait.
+        stall_min_s, stall_max_s: bounds of the patience with a worker that shows no progress.
+    """
+
+    name: str
+    policy: str = ""
+    role: Role = Role.BOTH
+    late_binding: bool = False
+    max_queued: int = 256
+    max_wait_s: float = 30.0
+    stall_min_s: float = 10.0
+    stall_max_s: float = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class PoolBudgets:
+    """Accounts that all pools of a process share."""
+
+    in_flight: Budget
+    queued_bytes: Budget
