@@ -8,18 +8,18 @@ and `settled`, which the Pool calls and nobody else.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import blake2b
 from typing import Protocol, runtime_checkable
+
+import msgspec
 
 from router.core.lease import Lease, Outcome
 from router.core.request import Request
 from router.core.worker import WorkerView
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(msgspec.Struct, frozen=True, gc=False):
     """Where one request should go.
 
     Attributes:

@@ -6,7 +6,8 @@ Separate from the Pool because who may wait, and who leaves how, is decided with
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+import msgspec
 
 from router.core.budget import Budget
 from router.core.errors import InternalError, QueueFull
@@ -16,8 +17,7 @@ UNKNOWN = ""
 """The lane of names that no worker is known to serve. Clients make them up, so they share one bound."""
 
 
-@dataclass(frozen=True, slots=True)
-class Waiting:
+class Waiting(msgspec.Struct, frozen=True):
     """One waiting request.
 
     Attributes:

@@ -6,14 +6,13 @@ event then costs one observe, and a finished request a dozen additions.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from router.telemetry.families import Families
 from router.telemetry.series import Counter, Histogram
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finish:
+class Finish(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What is known of a request when it is over. None where it does not apply or was not measured.
 
     Attributes:
