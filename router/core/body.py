@@ -26,6 +26,7 @@ from router.core.body_fields import (
     lax_string,
     lax_true,
     look,
+    measured_values,
     read_fields,
 )
 from router.core.body_text import PromptSize, measure
@@ -136,17 +137,17 @@ class Body:
     @property
     def sequences(self) -> int:
         """Sequences that the engine will decode: max(n, best_of) for each prompt, at most MAX_SEQUENCES."""
-        best_of = lax_count(self._fields.best_of) if self.api.generates else None
         choices = self.choices
+        if self._fields.best_of is None or not self.api.generates:
+            return choices
+        best_of = lax_count(self._fields.best_of)
         return choices if best_of is None else max(choices, min(best_of * self.prompts, MAX_SEQUENCES))
 
     @property
     def size(self) -> PromptSize:
         """Length of the prompt in bytes of text, exact tokens and media parts."""
         if self._size is None:
-            fields = self._fields
-            rest = (fields.messages, fields.input, fields.system, fields.instructions, fields.tools)
-            self._size = measure(self.data, fields.prompt, (*rest, fields.documents, fields.query))
+            self._size = measure(self.data, self._fields.prompt, measured_values(self._fields))
         return self._size
 
     @property
@@ -175,16 +176,21 @@ class Body:
     @property
     def affinity_fields(self) -> tuple[str, ...]:
         """What keeps this conversation together, the strongest first. Never `user`: it names far too much."""
+        if self._fields.prompt_cache_key is None and self._fields.conversation is UNSET:
+            return ()
         return tuple(name for name in (self.prompt_cache_key, self.conversation) if name is not None)
 
     @property
     def lora(self) -> str:
         """Adapter named beside the model (SGLang's `lora_path`); "" for none. vLLM names it as the model."""
-        return lax_first_string(look(self._fields.lora_path))
+        named = self._fields.lora_path
+        return "" if named is UNSET else lax_first_string(look(named))
 
     @property
     def cache_salt(self) -> str:
         """What separates this prompt's KV from equal prompts: `cache_salt` and SGLang's `extra_key`."""
+        if self._fields.cache_salt is UNSET and self._fields.extra_key is UNSET:
+            return ""
         salt = lax_first_string(look(self._fields.cache_salt))
         extra = lax_first_string(look(self._fields.extra_key))
         return f"{salt}\0{extra}" if extra else salt

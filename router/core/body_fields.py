@@ -172,6 +172,8 @@ KEY_FIELDS = (
     "continue_final_message", "add_special_tokens", "previous_response_id", "conversation",
 )  # fmt: skip
 key_values = attrgetter(*KEY_FIELDS)
+measured_values = attrgetter("messages", "input", "system", "instructions", "tools", "documents", "query")
+"""What the length of a prompt is measured by, where there is no `prompt`."""
 
 
 def lax_true(value: object) -> bool:

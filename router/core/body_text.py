@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import msgspec
-from msgspec import Raw, UnsetType
+from msgspec import UNSET, Raw, UnsetType
 
 from router.core.json_bounds import too_many_values
 
@@ -52,8 +52,8 @@ def measure(data: bytes, prompt: Raw | UnsetType, rest: Iterable[Raw | UnsetType
     """Size of a completions `prompt` (when set), or of the other prompt-shaping fields of the body `data`."""
     if isinstance(prompt, Raw):
         return _prompt_size(bytes(prompt))
-    fields = [raw for raw in rest if isinstance(raw, Raw)]
-    json_bytes = sum([len(raw) for raw in fields])
+    fields = [raw for raw in rest if raw is not UNSET]
+    json_bytes = sum(map(len, fields))
     parts = 0
     # Every media part names its type or holds a data URL; a plain chat has neither and is not decoded.
     if (b'"type"' in data or b";base64," in data) and any(marker in data for marker in _MEDIA_MARKERS):
