@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, field
+
+import msgspec
 
 from router.core.request import Request
 
@@ -31,8 +32,7 @@ class Outcome(enum.Enum):
     """The reaper settled it: nobody else did."""
 
 
-@dataclass(slots=True, eq=False)
-class Lease:
+class Lease(msgspec.Struct, eq=False):
     """Held by whoever drives one request at one worker.
 
     The Pool alone changes it. Counts are what was charged to the worker and not yet given back.
@@ -58,7 +58,7 @@ class Lease:
     reason: str = ""
     generated_tokens: int = 0
     prefilled: bool = False
-    last_event: float = field(default=0.0)
+    last_event: float = 0.0
     outcome: Outcome | None = None
     prefill: Lease | None = None
 
