@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from router.call import Call
 from router.core.answer import Usage
 from router.core.errors import DeadlineExceeded, RouterError
-from router.core.lease import Outcome
+from router.core.lease import Lease, Outcome
 from router.core.phase import FINAL, Phase, Step, advance
 from router.core.pool import Pool
 from router.core.request import Request
@@ -105,7 +105,6 @@ class Journey:
         """A worker was chosen."""
         self.step(Step.ASSIGN)
         lease = held.lease
-        policy, role = pool.policy_name, pool.rules.role.value
         now = self._telemetry.now()
         self._placed_at = now
         if self._queued_s is None:
@@ -113,10 +112,9 @@ class Journey:
             self._queued_s = own_s if held.waited else 0.0
             self._overhead_s = None if held.waited else own_s
         self.worker = lease.worker
-        self._placements.append(
-            Placement(worker=lease.worker, role=role, policy=policy, reason=lease.reason, cost=lease.cost)
-        )
-        self._telemetry.metrics.worker(lease.worker).chosen(policy, lease.reason)
+        if self._telemetry.log is not None:
+            self._placements.append(_placement(lease, pool))
+        self._telemetry.metrics.worker(lease.worker).chosen(pool.policy_name, lease.reason)
 
     def responded(self, worker: str, status: int | None) -> None:
         """A worker answered with a status, or (None) did not answer."""
@@ -244,3 +242,14 @@ class Journey:
 
     def __repr__(self) -> str:
         return f"<Journey {self.call.id} {self.phase.value} on {self.worker or 'no worker'}>"
+
+
+def _placement(lease: Lease, pool: Pool) -> Placement:
+    """One choice, as the request log tells it."""
+    return Placement(
+        worker=lease.worker,
+        role=pool.rules.role.value,
+        policy=pool.policy_name,
+        reason=lease.reason,
+        cost=lease.cost,
+    )

@@ -46,8 +46,8 @@ class RequestSeries:
     """
 
     __slots__ = (
-        "_duration", "_families", "_model", "_output_tokens", "_overhead", "_prompt_tokens", "_queue",
-        "_requests", "_tpot", "_ttft", "api", "inter_token",
+        "_duration", "_families", "_hit_tokens", "_miss_tokens", "_model", "_output_tokens", "_overhead",
+        "_queue", "_requests", "_tpot", "_ttft", "_unreported_tokens", "api", "inter_token",
     )  # fmt: skip
 
     def __init__(self, families: Families, api: str, model: str) -> None:
@@ -62,9 +62,9 @@ class RequestSeries:
         self._queue = families.queue.series(model)
         self._overhead = families.overhead.series(model)
         self._output_tokens = families.output_tokens.series(model)
-        self._prompt_tokens = {
-            cache: families.prompt_tokens.series(model, cache) for cache in ("hit", "miss", "unreported")
-        }
+        self._hit_tokens = families.prompt_tokens.series(model, "hit")
+        self._miss_tokens = families.prompt_tokens.series(model, "miss")
+        self._unreported_tokens = families.prompt_tokens.series(model, "unreported")
 
     def finished(self, finish: Finish) -> None:
         """Count one request that is over; once for each request, however it ended."""
@@ -75,14 +75,14 @@ class RequestSeries:
             self._requests[status] = requests
         requests.add()
         self._duration.observe(finish.duration_s)
-        for histogram, seconds in (
-            (self._queue, finish.queue_s),
-            (self._overhead, finish.overhead_s),
-            (self._ttft, finish.ttft_s),
-            (self._tpot, finish.tpot_s),
-        ):
-            if seconds is not None:
-                histogram.observe(seconds)
+        if finish.queue_s is not None:
+            self._queue.observe(finish.queue_s)
+        if finish.overhead_s is not None:
+            self._overhead.observe(finish.overhead_s)
+        if finish.ttft_s is not None:
+            self._ttft.observe(finish.ttft_s)
+        if finish.tpot_s is not None:
+            self._tpot.observe(finish.tpot_s)
         self._count_tokens(finish)
 
     def failed(self, code: str, phase: str) -> None:
@@ -100,12 +100,13 @@ class RequestSeries:
         if prompt is None:
             return
         if cached is None:
-            self._prompt_tokens["unreported"].add(prompt)
+            self._unreported_tokens.add(prompt)
             return
         # An engine that recomputed a preempted prompt has been seen to report more hits than prompt.
         hit = min(cached, prompt)
-        self._prompt_tokens["hit"].add(hit)
-        self._prompt_tokens["miss"].add(prompt - hit)
+        if hit:
+            self._hit_tokens.add(hit)
+        self._miss_tokens.add(prompt - hit)
 
     def __repr__(self) -> str:
         return f"<RequestSeries {self.api} {self._model}>"
