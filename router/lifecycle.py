@@ -149,7 +149,7 @@ class Process:
             write_buffer_bytes=limits.stream_buffer_bytes,
             max_connections=limits.connections_bound(world.open_files),
         )
-        self.data = Listener("data", router.data, bounds)
+        self.data = Listener("data", router.data, bounds, direct=router.data)
         bounds = replace(bounds, max_connections=_OPERATORS_CONNECTIONS)
         self._others: list[tuple[Listener, str, int]] = []
         server = router.settings.server

@@ -16,7 +16,8 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
-from router.api.connection import ListenerSettings, PointsmanProtocol
+from router.api.connection import ListenerSettings, PointsmanProtocol, Port
+from router.api.turn import Direct
 
 log = logging.getLogger("pointsman")
 
@@ -30,7 +31,10 @@ class Listener:
     were turned away since the last tick.
     """
 
-    def __init__(self, name: str, app: Any, settings: ListenerSettings | None = None) -> None:
+    def __init__(
+        self, name: str, app: Any, settings: ListenerSettings | None = None, *, direct: Direct | None = None
+    ) -> None:
+        """`direct` serves the requests for engines past ASGI; usually it is `app` itself."""
         self.name = name
         self.settings = settings or ListenerSettings()
         self._config = Config(
@@ -43,10 +47,10 @@ class Listener:
             server_header=False,
             proxy_headers=False,
             date_header=False,
-            timeout_keep_alive=int(self.settings.keep_alive_s),
         )
         self._config.load()
         self.state = ServerState()
+        self._port = Port(lambda: self.closing, self._full, direct)
         self._server: asyncio.Server | None = None
         self._turned_away = 0
         self.closing = False
@@ -55,7 +59,7 @@ class Listener:
 
     def protocol(self) -> PointsmanProtocol:
         """The server's end of a new connection."""
-        return PointsmanProtocol(self._config, self.state, self.settings, lambda: self.closing, self._full)
+        return PointsmanProtocol(self._config, self.state, self.settings, self._port)
 
     def _full(self) -> bool:
         full = len(self.state.connections) > self.settings.max_connections

@@ -1,40 +1,40 @@
 """One client connection: uvicorn's HTTP protocol with the bounds that traffic from strangers needs.
 
 uvicorn parses and frames. This adds what it leaves open (deadlines for slow senders and slow readers, a bound
-on heads, tidy answers to what is not HTTP/1.1) and tells the application when a client is gone, without a
-task per request that waits for it.
+on heads, tidy answers to what is not HTTP/1.1), and gives the requests for engines to the application
+directly, as turns; the other ones go through ASGI.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import httptools
 from uvicorn.config import Config
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
 from router.api.errors import error_body
 from router.api.headers import Header
+from router.api.routes import Route
+from router.api.turn import Direct, Turn
 from router.core.errors import BadRequest, HeadTooLarge, Overloaded, RouterError
 from router.core.request import Api
 from router.upstream.tuning import tune_socket
 
 log = logging.getLogger("pointsman.connection")
 
-CONNECTION = "pointsman.connection"
-"""Key of the ASGI scope under which a request finds its connection."""
-
 _MAX_HEAD_BYTES = 64 * 1024
 _MAX_HEADERS = 256
 _FRAMING = (b"content-length", b"transfer-encoding")
 _TIMER_RESOLUTION_S = 0.001
 _H2C_PREFACE = b"PRI * HTTP/2"
-_WITHOUT_BODY = frozenset({204, 304})
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,28 +48,39 @@ class ListenerSettings:
     max_connections: int = 10_000
 
 
+@dataclass(frozen=True, slots=True)
+class Port:
+    """What a connection asks of its port.
+
+    Attributes:
+        closing: whether it is about to close, so that answers say so.
+        full: asked once; whether this connection is one too many.
+        direct: serves the requests for engines; None: all go through ASGI.
+    """
+
+    closing: Callable[[], bool]
+    full: Callable[[], bool]
+    direct: Direct | None = None
+
+
 class PointsmanProtocol(HttpToolsProtocol):
-    """One client connection."""
+    """One client connection. `cycle` is its latest request, those of the `pipeline` wait for their answer."""
+
+    cycle: RequestResponseCycle | Turn  # type: ignore[assignment]  # uvicorn asks of both only what both have
+    pipeline: deque[tuple[RequestResponseCycle | Turn, Any]]  # type: ignore[assignment]  # as `cycle`
 
     def __init__(
         self,
         config: Config,
         server_state: ServerState,
         settings: ListenerSettings,
-        closing: Callable[[], bool],
-        full: Callable[[], bool],
+        port: Port,
     ) -> None:
-        """`closing` tells whether the port is about to close, so that answers say so; `full`, asked once,
-        whether this connection is one too many."""
         super().__init__(config, server_state, {})
         self._settings = settings
-        self._closing = closing
-        self._full = full
-        self.task: asyncio.Task[None] | None = None
-        """Serves the present request. Asking asyncio for the current task costs a system call."""
-        self._chunked = False
-        self._gone: Callable[[], None] | None = None
-        self._lost = False
+        self._port = port
+        self._idle_since = 0.0
+        self._idle_timer: asyncio.TimerHandle | None = None
         self._reading = False
         self._read_timer: asyncio.TimerHandle | None = None
         self._last_read = 0.0
@@ -79,84 +90,7 @@ class PointsmanProtocol(HttpToolsProtocol):
         self._in_head = False
         self._unheard_bytes = 0
         self._body: _Body | None = None
-        self._serving: RequestResponseCycle = None  # type: ignore[assignment]  # set before any use, as `cycle`
-
-    # --- what the application may use -------------------------------------------------------------------
-
-    def when_gone(self, callback: Callable[[], None] | None) -> None:
-        """Calls back once when the client leaves; None takes that back."""
-        self._gone = callback
-        if callback is not None and self._lost:
-            self.loop.call_soon(callback)
-
-    async def room(self) -> None:
-        """Waits until the client has taken enough of what was written."""
-        if self.flow.write_paused and not self._serving.disconnected:
-            await self.flow.drain()
-
-    def begin(self, status: int, headers: Sequence[Header]) -> None:
-        """Writes the head of an answer whose length is known by `content-length` or not at all."""
-        cycle = self._serving
-        if cycle.disconnected:
-            return
-        self._chunked = False
-        head = self._head(status, headers)
-        if status not in _WITHOUT_BODY and all(name != b"content-length" for name, _ in headers):
-            # To a client of HTTP/1.0 the end of the connection is the end of the answer.
-            self._chunked = cycle.scope["http_version"] == "1.1"
-            head.append(b"transfer-encoding: chunked\r\n" if self._chunked else b"")
-            cycle.keep_alive = cycle.keep_alive and self._chunked
-        head.append(b"\r\n")
-        self.transport.write(b"".join(head))
-
-    def piece(self, data: bytes) -> None:
-        """Writes a piece of the body."""
-        if not data or self._serving.disconnected:
-            return
-        self.transport.write(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
-
-    def end(self) -> None:
-        """The body is complete."""
-        if self._serving.disconnected:
-            return
-        if self._chunked:
-            self.transport.write(b"0\r\n\r\n")
-        self._complete()
-
-    def answer(self, status: int, headers: Sequence[Header], body: bytes) -> None:
-        """Writes a whole answer at once; `headers` name no length."""
-        if self._serving.disconnected:
-            return
-        head = self._head(status, headers)
-        if status not in _WITHOUT_BODY:
-            head.append(b"content-length: %d\r\n" % len(body))
-        head += (b"\r\n", b"" if self._serving.scope["method"] == "HEAD" else body)
-        self.transport.write(b"".join(head))
-        self._complete()
-
-    def close_unfinished(self) -> None:
-        """Sends what is buffered and closes without ending the answer, so the client sees that it is cut."""
-        self._serving.disconnected = True
-        self.transport.close()
-
-    def _head(self, status: int, headers: Sequence[Header]) -> list[bytes]:
-        cycle = self._serving
-        cycle.response_started = True
-        cycle.waiting_for_100_continue = False
-        lines = [STATUS_LINE[status]]
-        for name, value in (*self.server_state.default_headers, *headers):
-            lines += (name, b": ", value, b"\r\n")
-        if not cycle.keep_alive:
-            lines.append(b"connection: close\r\n")
-        return lines
-
-    def _complete(self) -> None:
-        cycle = self._serving
-        cycle.response_complete = True
-        cycle.message_event.set()
-        if not cycle.keep_alive:
-            self.transport.close()
-        cycle.on_response()
+        self._serving: RequestResponseCycle | Turn | None = None
 
     # --- the connection ------------------------------------------------------------------------------------
 
@@ -166,21 +100,29 @@ class PointsmanProtocol(HttpToolsProtocol):
         tune_socket(self.transport.get_extra_info("socket"))
         self._last_read = self.loop.time()
         self._watch_reading(self._settings.head_s)
-        if self._full():
+        if self._port.full():
             self._refuse(Overloaded("The router has too many connections; try again shortly."))
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._lost = True
+        # As uvicorn's, which asks more of a cycle than a turn has, and leaves its timer behind after a reset.
+        self.connections.discard(self)
         self._stop_read_timer()
         self._stop_write_timer()
-        super().connection_lost(exc)
-        self._unset_keepalive_if_required()  # after a reset uvicorn leaves its timer behind, and us with it
-        if self._serving is not None and not self._serving.response_complete:
-            self._serving.disconnected = True  # with requests in the pipeline it is not the one uvicorn marks
-            self._serving.message_event.set()
-        callback, self._gone = self._gone, None
-        if callback is not None:
-            callback()
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+        for cycle in (self.cycle, self._serving):  # with requests in the pipeline they are two
+            if cycle is None or cycle.response_complete:
+                continue
+            if isinstance(cycle, Turn):
+                cycle.leave()
+            else:
+                cycle.disconnected = True
+                cycle.message_event.set()
+        self.flow.resume_writing()
+        self.transport.close()
+        self.pipeline.clear()
+        # A turn knows its connection: the circle would keep both until the garbage is collected.
+        self.parser = self.cycle = self._serving = None  # type: ignore[assignment]  # as before the first use
 
     def data_received(self, data: bytes) -> None:
         self._last_read = self.loop.time()
@@ -188,7 +130,6 @@ class PointsmanProtocol(HttpToolsProtocol):
             # A client that insists on HTTP/2 reads a plain close as "not here" and falls back.
             self.transport.close()
             return
-        self._unset_keepalive_if_required()
         self._unheard_bytes += len(data)
         try:
             self._feed(data)
@@ -220,7 +161,7 @@ class PointsmanProtocol(HttpToolsProtocol):
         if self.transport.is_closing():
             return
         if self._answering:
-            self.close_unfinished()  # this would be read as a part of that answer, or in its place
+            self._cut()  # this would be read as a part of that answer, or in its place
             return
         body = error_body(error, Api.OTHER)
         head = (
@@ -228,6 +169,12 @@ class PointsmanProtocol(HttpToolsProtocol):
             f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
         )
         self.transport.write(head.encode() + body)
+        self.transport.close()
+
+    def _cut(self) -> None:
+        """Sends what is buffered and closes without ending the answer."""
+        if self._serving is not None:
+            self._serving.disconnected = True
         self.transport.close()
 
     @property
@@ -241,23 +188,27 @@ class PointsmanProtocol(HttpToolsProtocol):
     # --- parser callbacks -------------------------------------------------------------------------------
 
     def on_message_begin(self) -> None:
-        super().on_message_begin()
+        self.url = b""
+        self.headers = []
+        self.expect_100_continue = False
         self._head_bytes = self._unheard_bytes = 0
-        self._in_head = True
-        self.scope[CONNECTION] = self  # type: ignore[literal-required]  # servers may add keys
-        self._reading = True
+        self._in_head = self._reading = True
 
     def on_url(self, url: bytes) -> None:
         self._count_head(len(url))
-        super().on_url(url)
+        self.url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._count_head(len(name) + len(value))
         if not self._in_head:
             return  # a trailer: it must not pass for what came, and was judged, before the body
-        if len(self.headers) >= _MAX_HEADERS:
+        headers = self.headers
+        if len(headers) >= _MAX_HEADERS:
             raise _Refused(HeadTooLarge(f"More than {_MAX_HEADERS} headers."))
-        super().on_header(name, value)
+        name = name.lower()
+        if name == b"expect" and value.lower() == b"100-continue":
+            self.expect_100_continue = True
+        headers.append((name, value))
 
     def _count_head(self, size: int) -> None:
         self._head_bytes += size
@@ -267,13 +218,49 @@ class PointsmanProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._unheard_bytes = 0
         self._in_head = False
-        super().on_headers_complete()
-        if self._closing():
+        direct = self._port.direct
+        found = None if direct is None else direct.find(self.url)
+        if found is None:
+            self._begin_cycle()
+        else:
+            self._begin_turn(*found)
+        if self._port.closing():
             self.cycle.keep_alive = False
+
+    def _begin_cycle(self) -> None:
+        """Through ASGI. uvicorn's account of the request begins only here, since most requests need none."""
+        url, headers, expects = self.url, self.headers, self.expect_100_continue
+        super().on_message_begin()
+        self.url, self.expect_100_continue = url, expects
+        self.headers += headers  # the list is in the scope already
+        super().on_headers_complete()
+
+    def _begin_turn(self, route: Route, target: bytes) -> None:
+        before, parser = self.cycle, self.parser
+        version = parser.get_http_version()
+        self.cycle = turn = Turn(
+            line=self,
+            route=route,
+            method=parser.get_method(),
+            target=target,
+            headers=self.headers,
+            http_version=version,
+            keep_alive=version != "1.0" and parser.should_keep_alive(),
+            waiting_for_100_continue=self.expect_100_continue,
+        )
+        if before is None or before.response_complete:
+            self._start_asgi_task(turn, self.app)
+        else:
+            self.flow.pause_reading()
+            self.pipeline.appendleft((turn, self.app))
 
     def on_body(self, body: bytes) -> None:
         self._unheard_bytes = 0
-        super().on_body(body)
+        cycle = self.cycle
+        if not isinstance(cycle, Turn):
+            super().on_body(body)
+        elif not cycle.response_complete and cycle.heard(body) > HIGH_WATER_LIMIT:
+            self.flow.pause_reading()
 
     def on_message_complete(self) -> None:
         if not self.parser.should_upgrade():
@@ -283,17 +270,31 @@ class PointsmanProtocol(HttpToolsProtocol):
         self._unheard_bytes = 0
         self._reading = False
         self._stop_read_timer()
-        super().on_message_complete()
+        cycle = self.cycle
+        if not isinstance(cycle, Turn):
+            super().on_message_complete()
+        elif not cycle.response_complete:
+            cycle.whole()
 
     def on_response_complete(self) -> None:
-        self._gone = None
-        super().on_response_complete()
+        self.server_state.total_requests += 1
+        if self.transport.is_closing():
+            return
+        self.flow.resume_reading()
+        if self.pipeline:
+            self._start_asgi_task(*self.pipeline.pop())
+            return
+        self._idle_since = self.loop.time()
+        if self._idle_timer is None:
+            self._watch_idleness(self._settings.keep_alive_s)
 
-    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+    def _start_asgi_task(self, cycle: RequestResponseCycle | Turn, app: Any) -> None:
         self._serving = cycle
-        self.task = task = self.loop.create_task(cycle.run_asgi(app))
-        task.add_done_callback(self.tasks.discard)
-        self.tasks.add(task)
+        direct = self._port.direct
+        if isinstance(cycle, Turn) and direct is not None:
+            cycle.begin(self.loop.create_task(direct.serve(cycle)))
+        elif not isinstance(cycle, Turn):
+            super()._start_asgi_task(cycle, app)
 
     def _should_upgrade(self) -> bool:
         return False
@@ -313,6 +314,21 @@ class PointsmanProtocol(HttpToolsProtocol):
             self._watch_reading(left_s)
         else:
             self.transport.abort()
+
+    def _watch_idleness(self, within_s: float) -> None:
+        """One timer for all the pauses between requests: most end long before it rings."""
+        self._idle_timer = self.loop.call_later(within_s, self._check_idleness)
+
+    def _check_idleness(self) -> None:
+        self._idle_timer = None
+        if self._serving is not None and not self._serving.response_complete:
+            return  # the end of its answer will ask again
+        since = max(self._idle_since, self._last_read)
+        left_s = since + self._settings.keep_alive_s - self.loop.time()
+        if left_s > _TIMER_RESOLUTION_S:
+            self._watch_idleness(left_s)
+        else:
+            self.transport.close()
 
     def _stop_read_timer(self) -> None:
         if self._read_timer is not None:

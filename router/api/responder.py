@@ -1,7 +1,7 @@
 """How an answer leaves: start, write, finish, abort. The life of a request knows nothing else of servers.
 
-Two ways out: ASGI, for any server, and straight to our own client connection, which costs half as much per
-event. The life of a request does not notice which it has.
+Two ways out: ASGI, for any server, and straight to our own client connection (`turn`), which costs half as
+much per event. The life of a request does not notice which it has.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from typing import Any, Protocol
 
-from router.api.connection import PointsmanProtocol
 from router.api.headers import Header
 
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
@@ -98,51 +97,3 @@ class AsgiResponder:
 
     def abort(self) -> None:
         """Nothing: see the class."""
-
-
-class DirectResponder:
-    """A Responder that writes to the client's connection itself: no message per event, and one write for a
-    whole answer."""
-
-    __slots__ = ("_connection", "started")
-
-    def __init__(self, connection: PointsmanProtocol) -> None:
-        self._connection = connection
-        self.started = False
-
-    async def start(self, status: int, headers: Sequence[Header]) -> None:
-        self.started = True
-        await self._connection.room()
-        self._connection.begin(status, headers)
-
-    async def write(self, data: bytes) -> None:
-        connection = self._connection
-        if connection.flow.write_paused:
-            await connection.room()
-        connection.piece(data)
-
-    def push(self, data: bytes) -> bool:
-        connection = self._connection
-        connection.piece(data)
-        return not connection.flow.write_paused
-
-    async def room(self) -> None:
-        await self._connection.room()
-
-    async def finish(self) -> None:
-        await self._connection.room()
-        self._connection.end()
-
-    async def answer(self, status: int, headers: Sequence[Header], body: bytes) -> None:
-        self.started = True
-        await self._connection.room()
-        self._connection.answer(status, headers, body)
-
-    def offer(self, data: bytes) -> bool:
-        if self._connection.flow.write_paused:
-            return False
-        self._connection.piece(data)
-        return True
-
-    def abort(self) -> None:
-        self._connection.close_unfinished()
