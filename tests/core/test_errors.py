@@ -22,6 +22,7 @@ _TABLE = {
     "InternalError": (500, "server_error", "internal_error"),
     "BadRequest": (400, "invalid_request_error", "bad_request"),
     "Unauthorized": (401, "invalid_request_error", "invalid_api_key"),
+    "Forbidden": (403, "invalid_request_error", "forbidden"),
     "NotFound": (404, "invalid_request_error", "not_found"),
     "ModelNotFound": (404, "invalid_request_error", "model_not_found"),
     "MethodNotAllowed": (405, "invalid_request_error", "method_not_allowed"),
