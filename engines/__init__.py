@@ -1,1 +1,1 @@
-"""Stand-ins for LLM engines: a pure model of one (`engines.model`) and a server around it (`engines.mock`)."""
+"""Stand-ins for LLM engines: `engines.model` is a pure model of one, `engines.mock` a server around it."""
