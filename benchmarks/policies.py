@@ -15,7 +15,7 @@ from typing import cast
 
 from router.core.policy import Commits, Policy
 from router.core.request import Request
-from router.core.worker import EngineStats, Role, StepModel, WorkerView
+from router.core.worker import EngineStats, StepModel, Worker
 from router.policies import POLICIES, build
 
 BOUNDS_US = {8: 20.0, 64: 60.0, 256: 250.0}
@@ -27,89 +27,34 @@ _ROUNDS = 15
 _STEP = StepModel(4e-3, 60e-6, 15.5e-3, 0.12e-3, 0.12e-6)
 
 
-class _Mirror:
-    __slots__ = ("in_flight", "kv_tokens", "queued_tokens", "remaining_tokens", "sequences")
-
-    def __init__(self, in_flight: int) -> None:
-        self.in_flight = in_flight
-        self.sequences = in_flight
-        self.queued_tokens = 300 * in_flight
-        self.kv_tokens = 1_500 * in_flight
-        self.remaining_tokens = 150 * in_flight
-
-
-class _Worker:
-    """Shaped as the pool's own worker: settings as slots, loads as properties over a mirror."""
-
-    __slots__ = (
-        "barrier_group",
-        "capacity",
-        "incarnation",
-        "mirror",
-        "model",
-        "name",
-        "revision",
-        "role",
-        "stats",
-        "step",
-        "warmup",
+def _worker(name: str, in_flight: int, capacity: float) -> Worker:
+    """The pool's own worker, with the accounts of so many requests."""
+    worker = Worker(
+        name=name,
+        capacity=capacity,
+        models=frozenset({"model"}),
+        step=_STEP,
+        stats=EngineStats(taken=_NOW - 0.5, waiting=in_flight // 2, kv_capacity_tokens=400_000),
     )
-
-    def __init__(self, name: str, in_flight: int, capacity: float) -> None:
-        self.name = name
-        self.role = Role.BOTH
-        self.model = "model"
-        self.revision = ""
-        self.barrier_group: str | None = None
-        self.incarnation = 1
-        self.capacity = capacity
-        self.warmup = 1.0
-        self.mirror = _Mirror(in_flight)
-        self.step: StepModel | None = _STEP
-        self.stats: EngineStats | None = EngineStats(
-            taken=_NOW - 0.5, waiting=in_flight // 2, kv_capacity_tokens=400_000
-        )
-
-    @property
-    def in_flight(self) -> int:
-        return self.mirror.in_flight
-
-    @property
-    def sequences(self) -> int:
-        return self.mirror.sequences
-
-    @property
-    def queued_tokens(self) -> int:
-        return self.mirror.queued_tokens
-
-    @property
-    def kv_tokens(self) -> int:
-        return self.mirror.kv_tokens
-
-    @property
-    def remaining_tokens(self) -> int:
-        return self.mirror.remaining_tokens
-
-    @property
-    def kv_capacity_tokens(self) -> int | None:
-        return self.stats.kv_capacity_tokens if self.stats else None
-
-    @property
-    def free_slots(self) -> int | None:
-        return None
+    mirror = worker.mirror
+    mirror.in_flight = mirror.sequences = in_flight
+    mirror.queued_tokens = 300 * in_flight
+    mirror.kv_tokens = 1_500 * in_flight
+    mirror.remaining_tokens = 150 * in_flight
+    return worker
 
 
-def busy(count: int) -> list[_Worker]:
+def busy(count: int) -> list[Worker]:
     """Workers with 0 to 40 requests each; every fourth is of another speed."""
     source = random.Random(7)
     return [
-        _Worker(f"10.0.{i}.1:8000", source.randrange(41), 1.5 if i % 4 == 0 else 1.0) for i in range(count)
+        _worker(f"10.0.{i}.1:8000", source.randrange(41), 1.5 if i % 4 == 0 else 1.0) for i in range(count)
     ]
 
 
-def idle(count: int) -> list[_Worker]:
+def idle(count: int) -> list[Worker]:
     """Workers that all tie."""
-    return [_Worker(f"10.0.{i}.1:8000", 0, 1.0) for i in range(count)]
+    return [_worker(f"10.0.{i}.1:8000", 0, 1.0) for i in range(count)]
 
 
 def requests() -> list[Request]:
@@ -128,14 +73,14 @@ def requests() -> list[Request]:
     ]
 
 
-def median_us(name: str, workers: Sequence[WorkerView]) -> float:
+def median_us(name: str, workers: Sequence[Worker]) -> float:
     """Median of pick() and committed() together, in microseconds: of the quietest of several rounds."""
     policy = cast(Policy, build(name, {}, seed=3))
     work = requests()
     return min(_round_us(policy, workers, work) for _ in range(_ROUNDS))
 
 
-def _round_us(policy: Policy, workers: Sequence[WorkerView], work: Sequence[Request]) -> float:
+def _round_us(policy: Policy, workers: Sequence[Worker], work: Sequence[Request]) -> float:
     committed = policy.committed if isinstance(policy, Commits) else None
     samples = []
     for request in work:
