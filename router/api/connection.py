@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,8 +20,8 @@ from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
+from router.api.behind_upgrade import BehindUpgrade
 from router.api.errors import error_body
-from router.api.headers import Header
 from router.api.routes import Route
 from router.api.turn import Direct, Turn
 from router.core.errors import BadRequest, HeadTooLarge, Overloaded, RouterError
@@ -32,8 +32,8 @@ log = logging.getLogger("pointsman.connection")
 
 _MAX_HEAD_BYTES = 64 * 1024
 _MAX_HEADERS = 256
-_FRAMING = (b"content-length", b"transfer-encoding")
 _TIMER_RESOLUTION_S = 0.001
+_LINGER_S = 5.0
 _H2C_PREFACE = b"PRI * HTTP/2"
 
 
@@ -85,11 +85,12 @@ class PointsmanProtocol(HttpToolsProtocol):
         self._read_timer: asyncio.TimerHandle | None = None
         self._last_read = 0.0
         self._write_timer: asyncio.TimerHandle | None = None
+        self._lingers: asyncio.TimerHandle | None = None
         self._unwritten = 0
         self._head_bytes = 0
         self._in_head = False
         self._unheard_bytes = 0
-        self._body: _Body | None = None
+        self._body: BehindUpgrade | None = None
         self._serving: RequestResponseCycle | Turn | None = None
 
     # --- the connection ------------------------------------------------------------------------------------
@@ -108,8 +109,9 @@ class PointsmanProtocol(HttpToolsProtocol):
         self.connections.discard(self)
         self._stop_read_timer()
         self._stop_write_timer()
-        if self._idle_timer is not None:
-            self._idle_timer.cancel()
+        for timer in (self._idle_timer, self._lingers):
+            if timer is not None:
+                timer.cancel()
         for cycle in (self.cycle, self._serving):  # with requests in the pipeline they are two
             if cycle is None or cycle.response_complete:
                 continue
@@ -125,6 +127,8 @@ class PointsmanProtocol(HttpToolsProtocol):
         self.parser = self.cycle = self._serving = None  # type: ignore[assignment]  # as before the first use
 
     def data_received(self, data: bytes) -> None:
+        if self._lingers is not None:
+            return
         self._last_read = self.loop.time()
         if data.startswith(_H2C_PREFACE):
             # A client that insists on HTTP/2 reads a plain close as "not here" and falls back.
@@ -154,11 +158,11 @@ class PointsmanProtocol(HttpToolsProtocol):
             # Java's HTTP client offers h2c on every first request. Such a request, or one for a web socket,
             # is served as the HTTP/1.1 request that it also is; the parser stops at its head.
             self.cycle.keep_alive = False
-            self._body = _Body(self.headers, self.on_body, self._body_complete)
+            self._body = BehindUpgrade(self.headers, self.on_body, self._body_complete)
             self._body.feed(data[upgrade.args[0] :])
 
     def _refuse(self, error: RouterError) -> None:
-        if self.transport.is_closing():
+        if self.transport.is_closing() or self._lingers is not None:
             return
         if self._answering:
             self._cut()  # this would be read as a part of that answer, or in its place
@@ -169,7 +173,22 @@ class PointsmanProtocol(HttpToolsProtocol):
             f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
         )
         self.transport.write(head.encode() + body)
-        self.transport.close()
+        self.hang_up(unread=True)
+
+    def hang_up(self, *, unread: bool) -> None:
+        """Closes behind what was written.
+
+        With a part of the request `unread`, the system would answer that with a reset, and a client that is
+        still sending would see the reset and not its answer. So this side only ends its own direction, and
+        throws away what comes for a while.
+        """
+        transport = self.transport
+        if not unread or transport.is_closing() or not transport.can_write_eof():
+            transport.close()
+            return
+        self._lingers = self.loop.call_later(_LINGER_S, transport.close)
+        transport.write_eof()
+        self.flow.resume_reading()
 
     def _cut(self) -> None:
         """Sends what is buffered and closes without ending the answer."""
@@ -278,7 +297,7 @@ class PointsmanProtocol(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         self.server_state.total_requests += 1
-        if self.transport.is_closing():
+        if self.transport.is_closing() or self._lingers is not None:
             return
         self.flow.resume_reading()
         if self.pipeline:
@@ -358,27 +377,6 @@ class PointsmanProtocol(HttpToolsProtocol):
         if self._write_timer is not None:
             self._write_timer.cancel()
             self._write_timer = None
-
-
-class _Body:
-    """Reads the body of a request at whose head the parser stopped, by the framing that the head declared."""
-
-    def __init__(
-        self,
-        headers: Sequence[Header],
-        on_body: Callable[[bytes], None],
-        on_message_complete: Callable[[], None],
-    ) -> None:
-        self.on_body = on_body
-        self.on_message_complete = on_message_complete
-        self._parser = httptools.HttpRequestParser(self)
-        framing = [b"%b: %b\r\n" % header for header in headers if header[0] in _FRAMING]
-        self._parser.feed_data(b"".join([b"POST / HTTP/1.1\r\n", *framing, b"\r\n"]))
-
-    def feed(self, data: bytes) -> None:
-        """Raises HttpParserError."""
-        if data:
-            self._parser.feed_data(data)
 
 
 class _Refused(Exception):

@@ -40,6 +40,10 @@ class Line(Protocol):
         """The next request may be served."""
         ...
 
+    def hang_up(self, *, unread: bool) -> None:
+        """Closes behind what was written; `unread`: the client may still be sending."""
+        ...
+
 
 @dataclass(slots=True, eq=False)
 class Turn:
@@ -241,7 +245,7 @@ class Turn:
         self.response_complete = True
         self._wake()
         if not self.keep_alive:
-            self.line.transport.close()
+            self.line.hang_up(unread=self.more_body)
         self.line.on_response_complete()
 
 
