@@ -355,7 +355,7 @@ def wait_for_scrapes(client: httpx.Client, process: subprocess.Popen[bytes], log
         assert process.poll() is None, log.read_text()
         try:
             found = evaluate(client, "count_over_time(pointsman_build_info[1m]) >= 4")
-        except httpx.HTTPError:
+        except httpx.HTTPError:  # not there yet, or 503 while it loads its data
             found = []
         if found:
             return
@@ -367,7 +367,8 @@ def evaluate(client: httpx.Client, query: str) -> list[dict[str, Any]]:
     query = query.replace("$__rate_interval", "1m")
     query = re.sub(r"\$\w+", ".*", query)
     answer = client.get("/query", params={"query": query})
-    assert answer.status_code == 200, answer.text
+    assert answer.status_code in (200, 503), answer.text
+    answer.raise_for_status()
     result: list[dict[str, Any]] = answer.json()["data"]["result"]
     return result
 
