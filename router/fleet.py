@@ -40,10 +40,6 @@ class Member:
     def name(self) -> str:
         return self.worker.name
 
-    @property
-    def shared_address(self) -> bool:
-        return self.worker.shared_address
-
 
 class Fleet:
     """All members by name, and the dispatchers they belong to.

@@ -43,13 +43,6 @@ class StepLoad:
         self.prefill_kv_tokens += new + before
         self.prefill_sequences += 1
 
-    def remove_prefill(self, new: int, before: int) -> None:
-        """Take back what `add_prefill` added."""
-        self.prefill_tokens -= new
-        self.prefill_positions -= new * before + new * (new + 1) // 2
-        self.prefill_kv_tokens -= new + before
-        self.prefill_sequences -= 1
-
     @classmethod
     def of(cls, prefills: Sequence[tuple[int, int]], decodes: Sequence[int]) -> StepLoad:
         """Sum up prefill chunks (new tokens, context before) and decodes (contexts)."""

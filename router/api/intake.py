@@ -9,7 +9,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any
 
 import zstandard
 
@@ -118,10 +118,6 @@ async def pieces_of(receive: Receive, first: MutableMapping[str, Any] | None = N
         piece = message.get("body", b"")
         if piece:
             yield piece
-
-
-class _Decoder(Protocol):
-    def decode(self, data: bytes, limit: int) -> bytes: ...
 
 
 def _decode(data: bytes, encoding: bytes, body: HeldBody, max_bytes: int) -> bytes:
