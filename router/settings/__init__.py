@@ -5,11 +5,13 @@ from router.settings.configuration import Settings
 from router.settings.fleet import DiscoverySettings, HealthSettings, PollingSettings
 from router.settings.limits import LimitSettings
 from router.settings.mock import MockGroup, MockSettings
-from router.settings.pools import PoolSettings, WorkerSettings, parse_workers, read_workers_file
+from router.settings.pairs import Pair
+from router.settings.pools import PoolSettings
 from router.settings.refusals import SettingsError
 from router.settings.server import RequestLogSettings, ServerSettings, UsageSettings
 from router.settings.sources import Given, load
 from router.settings.timeouts import RetrySettings, TimeoutSettings
+from router.settings.workers import WorkerSettings, parse_workers, read_workers_file
 
 __all__ = [
     "AuthSettings",
@@ -20,6 +22,7 @@ __all__ = [
     "LimitSettings",
     "MockGroup",
     "MockSettings",
+    "Pair",
     "PollingSettings",
     "PoolSettings",
     "RequestLogSettings",

@@ -13,11 +13,11 @@ from typing import Annotated, Any, Final, Self
 from pydantic import Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
-from router.policies import POLICIES
 from router.settings.auth import AuthSettings
 from router.settings.fleet import DiscoverySettings, HealthSettings, PollingSettings
 from router.settings.limits import LimitSettings
 from router.settings.mock import MockSettings
+from router.settings.pairs import Pair, pair_problems, pairs_of
 from router.settings.pools import DEFAULT_POOL, PoolSettings
 from router.settings.server import RequestLogSettings, ServerSettings, UsageSettings
 from router.settings.timeouts import RetrySettings, TimeoutSettings
@@ -106,13 +106,19 @@ class Settings(BaseSettings):
             raise ValueError("\n".join(problems))
         return self
 
+    @property
+    def pairs(self) -> tuple[Pair, ...]:
+        """The pairs of a prefill and a decode pool."""
+        return pairs_of(self.pools)
+
     def _problems(self) -> Iterator[str]:
         yield from _ports_that_meet(self.server)
         if self.limits.body_bytes > self.limits.buffered_bytes:
             yield "limits.body_bytes is above limits.buffered_bytes, so its largest body would never be taken"
         yield from _shared_between_pools(self.pools)
+        yield from pair_problems(self.pools, lease_margin_s=self.timeouts.lease_margin_s)
         for name, pool in self.pools.items():
-            yield from _contradictions(name, pool)
+            yield from pool.contradictions(name)
 
 
 def _ports_that_meet(server: ServerSettings) -> Iterator[str]:
@@ -136,24 +142,3 @@ def _shared_between_pools(pools: dict[str, PoolSettings]) -> Iterator[str]:
             for value in (getattr(worker, what) for worker in pool.workers):
                 if owners.setdefault(value, name) != name:
                     yield f"pools {owners[value]} and {name} both have a worker of {what} {value}"
-    models: dict[str, str] = {}
-    for name, pool in pools.items():
-        if pool.model is not None and models.setdefault(pool.model, name) != name:
-            yield f"pools {models[pool.model]} and {name} both serve {pool.model}; put the workers into one"
-
-
-def _contradictions(name: str, pool: PoolSettings) -> Iterator[str]:
-    for index, worker in enumerate(pool.workers):
-        where = f"pools.{name}.workers[{index}]"
-        if pool.model is not None and worker.model not in (None, pool.model):
-            yield f"{where}.model is {worker.model}, but pools.{name}.model is {pool.model}"
-        if pool.late_binding and pool.slots_of(worker) is None:
-            why = (
-                "binding late"
-                if pool.binding == "late"
-                else "late binding, which its barrier group asks for,"
-            )
-            yield f"{where} has no slots, but {why} needs them; set pools.{name}.slots to its max_num_seqs"
-    if pool.role not in POLICIES[pool.policy].roles:
-        roles = ", ".join(sorted(role.value for role in POLICIES[pool.policy].roles))
-        yield f"pools.{name}.policy is {pool.policy}, which is for the roles {roles}, not {pool.role.value}"

@@ -59,6 +59,9 @@ class PollingSettings(Section):
 
     interval_s: Annotated[float, Field(ge=0.01, le=3600)] = 1.0
     """Between two scrapes of a worker's `/metrics`."""
+    prefill_scrape_s: Annotated[float, Field(ge=0.01, le=3600)] = 0.25
+    """The same of a prefill worker while KV waits there for its hand-over: its usage decides whether it gets
+    more."""
     jitter: Annotated[float, Field(ge=0, lt=1)] = 0.2
     """Each interval varies by this share."""
     timeout_s: Seconds = 2.0

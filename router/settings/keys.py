@@ -43,6 +43,8 @@ class Key:
     @property
     def unit(self) -> str:
         """The unit, which is the last word of the name; "" for plain numbers and words."""
+        if self.path.endswith("_per_s"):
+            return "a second"
         return _UNITS.get(self.path.rpartition("_")[2], "")
 
     @property

@@ -29,6 +29,9 @@ class LimitSettings(Section):
     """Request bodies of one model that may wait."""
     queue_timeout_s: Seconds = 30.0
     """Longest wait in the queue, then 429."""
+    handover_releases_per_s: Annotated[float, Field(gt=0, le=10_000)] = 20.0
+    """Hand-overs that nobody wants any more, of clients that left, given back to their prefill worker by a
+    request of its own; others wait their turn, or for the end of their lease."""
     body_bytes: Bytes = 64 * 2**20
     """Largest JSON body, counted after gzip or zstd is undone."""
     buffered_bytes: Bytes = 2**30

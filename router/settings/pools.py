@@ -1,104 +1,54 @@
-"""Pools and their workers, as they are written down.
+"""Pools, as they are written down: which workers serve a model, in which role, and how they are chosen.
 
-Separate because workers come from three places in the same words: the configuration, flags and workers
-files.
+Separate from the workers, which know nothing of a pool, and from the pairs, which are two pools of one model.
 """
 
 from __future__ import annotations
 
 import re
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Annotated, Any, Final, Literal
-from urllib.parse import SplitResult, urlsplit
 
-import yaml
-from pydantic import (
-    Field,
-    TypeAdapter,
-    ValidationError,
-    ValidationInfo,
-    field_validator,
-    model_validator,
-)
+from pydantic import Field, ValidationInfo, field_validator
 
 from router.core.worker import Role
 from router.policies import POLICIES, Shape
 from router.settings.refusals import closest
-from router.settings.section import FilePath, Key, Section
+from router.settings.section import FilePath, Section, Share
+from router.settings.workers import BootstrapPort, Slots, WorkerSettings, read_workers_file, refuse_twins
+
+__all__ = ["Binding", "Connector", "Fallback", "Mode", "PoolSettings", "WorkerSettings", "read_workers_file"]
 
 DEFAULT_POOL: Final = "default"
 """Name of the pool that flags make, and of the one that exists when none is configured."""
-_DNS: Final = "dns+"
-_SCHEMES: Final = ("http", "https")
-_URL_LINE: Final = re.compile(r"(dns\+)?https?://\S+")
-_NAME: Final = re.compile(r"[!-~]{1,200}")
-_COMMENT: Final = re.compile(r"(^|\s)#.*")
-_SPLIT_IS_ABSENT: Final = "prefill/decode disaggregation is not in this version; the only role is both"
+DEFAULT_BOOTSTRAP_PORT: Final = 8998
+"""Where a Mooncake connector of vLLM and a prefill server of SGLang listen unless they are told otherwise."""
 
-Slots = Annotated[int, Field(ge=1, le=100_000)]
-Binding = Literal["auto", "early", "late"]
+Binding = Literal["auto", "early", "late", "adaptive"]
+Mode = Literal["early", "late", "adaptive"]
+Connector = Literal["nixl", "mooncake", "sglang", "none"]
+Fallback = Literal["aggregated", "strict"]
 
-
-class WorkerSettings(Section):
-    """One engine; written as its URL, or as a mapping with `url`."""
-
-    url: str
-    """`http://host:port` or `https://…`, with the path before `/v1` if there is one. `dns+http://name:port`
-    makes one worker of each address that the name resolves to."""
-    name: str = Field(default="", validate_default=True)
-    """Its name in logs, metrics, headers and the admin API. Default: host and port, and the path if any."""
-    model: str | None = None
-    """Model that it serves; null learns it from `/v1/models`."""
-    role: Role | None = None
-    """null: the role of its pool."""
-    capacity: Annotated[float, Field(gt=0, le=1000)] | None = None
-    """Speed relative to the other workers of the pool; null: all alike."""
-    slots: Slots | None = None
-    """Sequences that it runs at once (`max_num_seqs`); null: as its pool says."""
-    barrier_group: str | None = None
-    """Name of the data-parallel group that it steps in lock-step with."""
-    api_key: Key | None = None
-    """Key sent to this worker; null: auth.api_key."""
-
-    @field_validator("url")
-    @classmethod
-    def _reachable(cls, value: str) -> str:
-        parse_worker_url(value)
-        return value.rstrip("/")
-
-    @field_validator("name")
-    @classmethod
-    def _name_by_address(cls, value: str, info: ValidationInfo) -> str:
-        if value and _NAME.fullmatch(value) is None:
-            raise ValueError(
-                "it must be 1 to 200 visible ASCII characters, since it stands in headers and paths"
-            )
-        if value or "url" not in info.data:
-            return value
-        url: str = info.data["url"]
-        parts = urlsplit(url.removeprefix(_DNS))
-        return parts.netloc + parts.path
-
-    @field_validator("role")
-    @classmethod
-    def _not_split(cls, value: Role | None) -> Role | None:
-        return _refuse_split(value)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _url_alone(cls, value: Any) -> Any:
-        """A URL is enough."""
-        return {"url": value} if isinstance(value, str) else value
-
-    @property
-    def resolves(self) -> bool:
-        """Whether its name stands for several workers, one for each address."""
-        return self.url.startswith(_DNS)
-
-    @property
-    def origin_url(self) -> str:
-        """The URL without `dns+`."""
-        return self.url.removeprefix(_DNS)
+_PAIR: Final = (Role.PREFILL, Role.DECODE)
+_ROLES_OF: Final[dict[str, tuple[Role, ...]]] = {
+    "connector": _PAIR,
+    "bootstrap_port": (Role.PREFILL,),
+    "prefill_budget_high": (Role.PREFILL,),
+    "prefill_budget_low": (Role.PREFILL,),
+    "pd_split_min_tokens": (Role.DECODE,),
+    "fallback": (Role.DECODE,),
+    "may_prefill": (Role.DECODE,),
+    "max_transfers_per_worker": (Role.DECODE,),
+    "kv_lease_s": (Role.DECODE,),
+    "mooncake_concurrent": (Role.DECODE,),
+}
+"""Keys that mean something in pools of some roles only."""
+_WORKER_ROLES: Final[dict[Role, tuple[Role, ...]]] = {
+    Role.BOTH: (Role.BOTH,),
+    Role.PREFILL: (Role.PREFILL,),
+    Role.DECODE: (Role.DECODE, Role.BOTH),
+}
+"""Roles that a worker may have in a pool of a role."""
 
 
 class PoolSettings(Section):
@@ -107,7 +57,8 @@ class PoolSettings(Section):
     model: str | None = None
     """Model that the pool serves; null learns the models from its workers."""
     role: Role = Role.BOTH
-    """What its workers do."""
+    """What its workers do. A pool of role `prefill` and one of role `decode` with the same `model` are a
+    pair: a request is prefilled in the one, its KV is handed over, and it is answered by the other."""
     policy: str = Field(default="least_requests", json_schema_extra={"choices": list(POLICIES)})
     """How a worker is chosen; `docs/policies.md` describes each policy."""
     policy_params: dict[str, Any] = Field(default_factory=dict)
@@ -118,17 +69,44 @@ class PoolSettings(Section):
     """Name of the data-parallel group that all its workers step in lock-step in."""
     binding: Binding = "auto"
     """`early` places a request as it comes; `late` keeps it until a worker has a free slot; `auto` is late
-    when the policy asks for it or a barrier group is declared."""
+    when the policy asks for it or a barrier group is declared. In a decode pool a request comes when it is
+    prefilled; `auto` is late there for a barrier group with known slots, and `adaptive` changes between the
+    two with the load."""
+    connector: Connector | None = None
+    """How KV gets from the prefill to the decode pool of a pair; said in either, or the same in both. `nixl`
+    and `mooncake` are connectors of vLLM, `sglang` is SGLang's bootstrap, `none` is shared storage that the
+    engines fill and read by themselves. null: as the other pool says, else nixl."""
+    bootstrap_port: BootstrapPort | None = None
+    """Prefill pools with mooncake or sglang: port of each worker's bootstrap server; null: 8998, the default
+    of both."""
+    prefill_budget_high: Share = 0.85
+    """Prefill pools: a worker with so much of its KV in use, KV held for a hand-over included, gets no
+    further request …"""
+    prefill_budget_low: Share = 0.75
+    """… until it is below this."""
+    pd_split_min_tokens: Annotated[int, Field(ge=0, le=10_000_000)] = 512
+    """Decode pools: a shorter prompt is not split but served whole, where a decode worker may do that. 0
+    splits every prompt."""
+    fallback: Fallback = "aggregated"
+    """Decode pools: while no prefill worker is in rotation, `aggregated` lets decode workers that may do that
+    serve whole requests; `strict` refuses the request."""
+    may_prefill: bool = False
+    """Decode pools: the workers may serve whole requests. Right for vLLM's NIXL connector, wrong for a decode
+    server of SGLang."""
+    max_transfers_per_worker: Annotated[int, Field(ge=1, le=1000)] = 4
+    """Decode pools: hand-overs to one worker that may be under way at once."""
+    kv_lease_s: Annotated[float, Field(ge=1, le=86_400)] | None = None
+    """Decode pools: how long a prefill worker holds KV that nobody fetches, as the engines were told; null:
+    as the connector has it, 30 s for nixl (`kv_lease_duration`), 480 s for mooncake
+    (`VLLM_MOONCAKE_ABORT_REQUEST_TIMEOUT`)."""
+    mooncake_concurrent: bool = False
+    """Decode pools with mooncake: choose both workers up front and send both legs at once, in place of the
+    decode leg after the prefill leg."""
     workers: tuple[WorkerSettings, ...] = ()
     """Its workers."""
     workers_file: FilePath | None = None
     """File with more workers, watched while the router runs: a YAML or JSON list of what `workers` holds, or
     URLs, one a line."""
-
-    @field_validator("role")
-    @classmethod
-    def _not_split(cls, value: Role) -> Role | None:
-        return _refuse_split(value)
 
     @field_validator("policy")
     @classmethod
@@ -154,18 +132,35 @@ class PoolSettings(Section):
 
     @field_validator("workers")
     @classmethod
-    def _told_apart(
-        cls, value: tuple[WorkerSettings, ...], info: ValidationInfo
-    ) -> tuple[WorkerSettings, ...]:
+    def _told_apart(cls, value: tuple[WorkerSettings, ...]) -> tuple[WorkerSettings, ...]:
         return refuse_twins(value)
 
     @property
-    def late_binding(self) -> bool:
-        """Whether requests wait in the router until a worker has a free slot."""
+    def mode(self) -> Mode:
+        """When a request gets its worker: as it comes, when there is a slot, or changing with the load."""
         if self.binding != "auto":
-            return self.binding == "late"
-        groups = (self.barrier_group, *(worker.barrier_group for worker in self.workers))
-        return any(groups) or POLICIES[self.policy].shape is Shape.BATCH
+            return self.binding
+        if POLICIES[self.policy].shape is Shape.BATCH:
+            return "late"
+        if self.role is Role.PREFILL or not self.has_barrier:
+            return "early"
+        return "late" if self.role is Role.BOTH or self.knows_slots else "early"
+
+    @property
+    def late_binding(self) -> bool:
+        """Whether requests always wait in the router until a worker has a free slot."""
+        return self.mode == "late"
+
+    @property
+    def has_barrier(self) -> bool:
+        """Whether any of its workers steps in lock-step with others."""
+        return any((self.barrier_group, *(worker.barrier_group for worker in self.workers)))
+
+    @property
+    def knows_slots(self) -> bool:
+        """Whether the slots of every worker written down here are known, and there is one at all."""
+        each = [self.slots_of(worker) for worker in self.workers]
+        return None not in each if each else self.slots is not None
 
     def slots_of(self, worker: WorkerSettings) -> int | None:
         """Sequences that this worker runs at once, None when nobody said."""
@@ -175,95 +170,86 @@ class PoolSettings(Section):
         """Group whose steps this worker shares, None outside of any."""
         return worker.barrier_group or self.barrier_group
 
+    def role_of(self, worker: WorkerSettings) -> Role:
+        """What this worker does."""
+        return worker.role or self.role
 
-_WORKERS: Final = TypeAdapter(tuple[WorkerSettings, ...])
+    def serves_whole(self, worker: WorkerSettings) -> bool:
+        """Whether this worker may prefill and decode one request by itself."""
+        if self.role_of(worker) is Role.DECODE:
+            return self.may_prefill if worker.may_prefill is None else worker.may_prefill
+        return self.role_of(worker) is Role.BOTH
 
+    def bootstrap_port_of(self, worker: WorkerSettings) -> int:
+        """Port of this prefill worker's bootstrap server; only mooncake and sglang have one."""
+        return worker.bootstrap_port or self.bootstrap_port or DEFAULT_BOOTSTRAP_PORT
 
-def parse_worker_url(url: str) -> SplitResult:
-    """The parts of a worker's URL, without `dns+`.
+    def misfit(self, worker: WorkerSettings) -> str | None:
+        """Why this worker cannot be in a pool of this role, as a clause about "it"; None when it can.
 
-    Raises:
-        ValueError: it is no http(s) URL of a host, or holds what an origin may not.
-    """
-    try:
-        parts = urlsplit(url.removeprefix(_DNS))
-        port = parts.port
-    except ValueError as error:
-        raise ValueError(f"it is no URL ({error}); expected http://host:port") from error
-    if parts.scheme not in _SCHEMES or not parts.hostname or port == 0:
-        raise ValueError("it must be a URL such as http://host:port")
-    if parts.username is not None or parts.query or parts.fragment:
-        raise ValueError("a worker's URL holds no user, query or fragment; keys belong into api_key")
-    if "@" in parts.path or re.search(r"@\d+$", url):
-        raise ValueError("ranks of a worker (url@rank) are not in this version")
-    if parts.path.rstrip("/").endswith("/v1"):
-        raise ValueError("a worker's URL ends before /v1, which the router adds itself")
-    return parts
+        Asked of the workers of the configuration, and of each that comes while the router runs.
+        """
+        allowed = _WORKER_ROLES[self.role]
+        if worker.role is not None and worker.role not in allowed:
+            words = " or ".join(role.value for role in allowed)
+            return f"it has the role {worker.role.value}, but a pool of role {self.role.value} takes {words}"
+        if worker.may_prefill is not None and (self.role is not Role.DECODE or worker.role is Role.BOTH):
+            return (
+                f"it says may_prefill, which is for workers of role decode, not {self.role_of(worker).value}"
+            )
+        if worker.bootstrap_port is not None and self.role is not Role.PREFILL:
+            return f"it has a bootstrap_port, which is for workers of role prefill, not {self.role.value}"
+        return None
 
+    def contradictions(self, name: str) -> Iterator[str]:
+        """What cannot hold together in this pool, one sentence each; `name` is the pool's own."""
+        mine = self.role.value
+        yield from self._of_its_workers(name)
+        for key, roles in _ROLES_OF.items():
+            if key in self.model_fields_set and self.role not in roles:
+                words = " and ".join(role.value for role in roles)
+                yield f"pools.{name}.{key} is for pools of role {words}, and this one is of role {mine}"
+        if self.prefill_budget_low >= self.prefill_budget_high:
+            yield (
+                f"pools.{name}.prefill_budget_low is {self.prefill_budget_low:g} and must be below "
+                f"prefill_budget_high, which is {self.prefill_budget_high:g}"
+            )
+        yield from self._of_its_policy(name)
 
-def parse_workers(text: str) -> tuple[WorkerSettings, ...]:
-    """The workers of a workers file.
+    def _of_its_workers(self, name: str) -> Iterator[str]:
+        needs_slots = self.mode != "early"
+        for index, worker in enumerate(self.workers):
+            where = f"pools.{name}.workers[{index}]"
+            if self.model is not None and worker.model not in (None, self.model):
+                yield f"{where}.model is {worker.model}, but pools.{name}.model is {self.model}"
+            misfit = self.misfit(worker)
+            if misfit is not None:
+                yield f"{where} cannot be in this pool: {misfit}"
+            if needs_slots and self.slots_of(worker) is None:
+                yield (
+                    f"{where} has no slots, but {self._why_not_early()} needs them; "
+                    f"set pools.{name}.slots to its max_num_seqs"
+                )
 
-    Args:
-        text: a YAML or JSON list of URLs and mappings, a mapping with one such list under `workers`, or URLs
-            one a line. Empty text is no worker.
+    def _why_not_early(self) -> str:
+        if self.binding != "auto":
+            return f"binding {self.binding}"
+        if POLICIES[self.policy].shape is Shape.BATCH:
+            return f"late binding, which its policy {self.policy} asks for,"
+        return "late binding, which its barrier group asks for,"
 
-    Raises:
-        ValueError: what is wrong with it, in one sentence.
-    """
-    try:
-        content = _lines_of_urls(text) or yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ValueError(f"it is no YAML: {' '.join(str(error).split())}") from error
-    if isinstance(content, dict) and set(content) == {"workers"}:
-        content = content["workers"]
-    if not isinstance(content, list | None):
-        raise ValueError(  # noqa: TRY004 - callers catch one kind: the file is wrong
-            "it must be a list of workers: URLs, or mappings with url"
-        )
-    try:
-        return refuse_twins(_WORKERS.validate_python(content or ()))
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"])
-        raise ValueError(f"workers{where}: {first['msg'].removeprefix('Value error, ')}") from error
-
-
-def _lines_of_urls(text: str) -> list[str] | None:
-    """The URLs of a file that holds one a line and nothing else but comments; None for any other file."""
-    lines = [_COMMENT.sub("", line).strip() for line in text.splitlines()]
-    urls = [line for line in lines if line]
-    return urls if all(_URL_LINE.fullmatch(url) for url in urls) else None
-
-
-def read_workers_file(path: Path) -> tuple[WorkerSettings, ...]:
-    """The workers of a file, for the start and after each change.
-
-    Raises:
-        ValueError: it cannot be read or is wrong; the sentence names the file.
-    """
-    try:
-        return parse_workers(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"the workers file {path} cannot be read: {error}") from error
-    except ValueError as error:
-        raise ValueError(f"the workers file {path} is refused: {error}") from error
-
-
-def refuse_twins(workers: tuple[WorkerSettings, ...]) -> tuple[WorkerSettings, ...]:
-    """The same workers, all of different names and URLs.
-
-    Raises:
-        ValueError: two workers share a name or a URL.
-    """
-    for what in ("url", "name"):
-        seen: set[str] = set()
-        for worker in workers:
-            value = getattr(worker, what)
-            if value in seen:
-                raise ValueError(f"two workers have the {what} {value}")
-            seen.add(value)
-    return workers
+    def _of_its_policy(self, name: str) -> Iterator[str]:
+        spec, mine = POLICIES[self.policy], self.role.value
+        if self.role not in spec.roles:
+            roles = ", ".join(sorted(role.value for role in spec.roles))
+            yield f"pools.{name}.policy is {self.policy}, which is for the roles {roles}, not {mine}"
+        elif self.role is Role.PREFILL and spec.shape is Shape.BATCH:
+            yield (
+                f"pools.{name}.policy is {self.policy}, which places whole batches of decodes; "
+                "a prefill pool places one prompt at a time"
+            )
+        if self.binding == "adaptive" and self.role is not Role.DECODE:
+            yield f"pools.{name}.binding is adaptive, which is for pools of role decode, not {mine}"
 
 
 def _as_number(value: Any) -> Any:
@@ -276,9 +262,3 @@ def _as_number(value: Any) -> Any:
         except ValueError:
             continue
     return value
-
-
-def _refuse_split(role: Role | None) -> Role | None:
-    if role not in (None, Role.BOTH):
-        raise ValueError(_SPLIT_IS_ABSENT)
-    return role

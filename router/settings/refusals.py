@@ -24,7 +24,11 @@ ONE_PROCESS: Final = (
     "pointsman runs as one process, because the accounts of all workers live in it; "
     "for more, start several routers behind a load balancer"
 )
-_NO_SPLIT: Final = "prefill/decode disaggregation is not in this version"
+_TWO_POOLS: Final = (
+    "the two sides of a pair are two pools, one with role: prefill and one with role: decode, "
+    "each with workers and a policy of its own"
+)
+_PAIRS_CONNECTOR: Final = "a pair has one connector; write pools.NAME.connector"
 _NO_RANKS: Final = "data-parallel ranks as workers of their own are not in this version"
 
 ABSENT: Final[Mapping[str, str]] = {
@@ -32,18 +36,14 @@ ABSENT: Final[Mapping[str, str]] = {
     "server.processes": ONE_PROCESS,
     "workers": "workers belong to a pool; write pools.NAME.workers",
     "workload": "simulated workloads are not in this version",
-    "pools.*.connector": _NO_SPLIT,
-    "pools.*.kv_connector": _NO_SPLIT,
-    "pools.*.prefill": _NO_SPLIT,
-    "pools.*.decode": _NO_SPLIT,
-    "pools.*.prefill_policy": _NO_SPLIT,
-    "pools.*.decode_policy": _NO_SPLIT,
-    "pools.*.pd_split_min_tokens": _NO_SPLIT,
-    "pools.*.max_transfers_per_worker": _NO_SPLIT,
-    "pools.*.workers[*].connector": _NO_SPLIT,
-    "pools.*.workers[*].kv_connector": _NO_SPLIT,
-    "pools.*.workers[*].bootstrap_port": _NO_SPLIT,
-    "pools.*.workers[*].may_prefill": _NO_SPLIT,
+    "pools.*.kv_connector": "the key is called connector",
+    "pools.*.prefill": _TWO_POOLS,
+    "pools.*.decode": _TWO_POOLS,
+    "pools.*.prefill_policy": _TWO_POOLS,
+    "pools.*.decode_policy": _TWO_POOLS,
+    "pools.*.dp_size": _NO_RANKS,
+    "pools.*.workers[*].connector": _PAIRS_CONNECTOR,
+    "pools.*.workers[*].kv_connector": _PAIRS_CONNECTOR,
     "pools.*.workers[*].dp_size": _NO_RANKS,
 }
 """Keys that users know from other routers, or from later versions, and why they are refused here."""

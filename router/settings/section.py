@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, get_args
 
 from pydantic import (
     AfterValidator,
@@ -51,7 +51,7 @@ class Section(BaseModel):
     def _true_is_no_number(cls, value: Any, info: ValidationInfo) -> Any:
         """Pydantic reads true as 1; `port: yes` is a mistake, not port 1."""
         wanted = cls.model_fields[info.field_name].annotation if info.field_name else None
-        if isinstance(value, bool) and wanted is not bool:
+        if isinstance(value, bool) and bool not in (wanted, *get_args(wanted)):
             raise ValueError("it must not be true or false")
         return value
 

@@ -17,8 +17,9 @@ from pydantic import ValidationError
 from pydantic_settings import EnvSettingsSource
 
 from router.settings.configuration import ENVIRONMENT_DELIMITER, ENVIRONMENT_PREFIX, Settings
-from router.settings.pools import DEFAULT_POOL, read_workers_file
+from router.settings.pools import DEFAULT_POOL
 from router.settings.refusals import ONE_PROCESS, Loc, SettingsError, sentences
+from router.settings.workers import read_workers_file
 
 Tree = dict[str, Any]
 

@@ -37,6 +37,13 @@ class TimeoutSettings(Section):
     early_keep_alive_s: Seconds | None = None
     """The same before the first event; it commits status 200, so a failure can then only be told by an error
     event. null: never."""
+    prefill_s: Seconds = 300.0
+    """Prefill leg of a split request, from when it is sent to its whole answer."""
+    decode_first_event_s: Seconds = 60.0
+    """First data event of the decode leg, the hand-over of the KV included."""
+    lease_margin_s: Annotated[float, Field(ge=0, le=3600)] = 5.0
+    """A decode leg is sent no later than so long before the prefill worker lets go of the KV: what is fetched
+    after that may be another prompt's."""
     slow_client_s: Seconds = 60.0
     """A client that takes no byte of a full buffer for so long is cut."""
     client_keep_alive_s: Seconds = 620.0

@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from router.core.worker import Role
 from router.settings import (
     AuthSettings,
     ClientKey,
@@ -251,15 +250,6 @@ def test_a_name_that_is_resolved_is_told_from_an_address() -> None:
 def test_a_url_that_is_no_worker_is_refused(url: str, reason: str) -> None:
     with pytest.raises(ValidationError, match=reason):
         WorkerSettings.model_validate(url)
-
-
-def test_roles_of_a_split_are_refused_and_say_why() -> None:
-    for section in (WorkerSettings, PoolSettings):
-        with pytest.raises(ValidationError, match="disaggregation is not in this version"):
-            section.model_validate(
-                {"url": "http://a:1", "role": "decode"} if section is WorkerSettings else {"role": "prefill"}
-            )
-    assert PoolSettings(role=Role.BOTH).role is Role.BOTH
 
 
 def test_two_workers_with_one_name_or_url_are_refused() -> None:

@@ -198,8 +198,12 @@ def test_one_process_may_be_said(monkeypatch: pytest.MonkeyPatch) -> None:
             "unknown key pools.a.workers[0].slot, did you mean pools.a.workers[0].slots? ({f})",
         ),
         (
+            "pools: {a: {kv_connector: nixl}}",
+            "pools.a.kv_connector is refused: the key is called connector ({f})",
+        ),
+        (
             "pools: {a: {connector: nixl}}",
-            "pools.a.connector is refused: prefill/decode disaggregation is not in this version ({f})",
+            "pools.a.connector is for pools of role prefill and decode, and this one is of role both",
         ),
         (
             "pools: {a: {workers: [{url: 'http://a:1', dp_size: 2}]}}",
