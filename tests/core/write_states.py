@@ -7,7 +7,7 @@ from pathlib import Path
 
 from router.core.health import HEALTH, Sign, State
 from router.core.phase import FINAL, PHASES, Phase, Step
-from router.core.retry import OUTCOMES, SENT_IN_VAIN, TRIES, Failure
+from router.core.retry import OF_A_HANDLE, OUTCOMES, SENT_IN_VAIN, SPLIT_TRIES, TRIES, Again, Failure, Leg
 
 PAGE = Path(__file__).parents[2] / "docs" / "states.md"
 
@@ -31,11 +31,18 @@ _RETRIES = """## What is tried again
 
 Before commit, elsewhere, at once. Kinds that say "shared" have one try between them.
 """
+_SPLIT_RETRIES = """## What is tried again of a split request
+
+Before commit, at once. "other_worker" is the same leg elsewhere, and a handle that is held stays good for it;
+"new_prefill" begins again with a new handle, once in all. A decode leg goes elsewhere with the same handle
+only when not a byte of it was sent: a handle that a decode engine may have seen is never used again.
+"""
 
 
 def render() -> str:
     """The whole page."""
-    return "\n".join([_HEAD, _HEALTH, _health(), _PHASES, _phases(), _RETRIES, _retries()])
+    parts = [_HEAD, _HEALTH, _health(), _PHASES, _phases(), _RETRIES, _retries(), _SPLIT_RETRIES]
+    return "\n".join([*parts, _split_retries()])
 
 
 def _diagram(start: str, edges: Mapping[tuple[str, str], Iterable[str]], ends: Iterable[str]) -> str:
@@ -68,9 +75,26 @@ def _phases() -> str:
 def _retries() -> str:
     lines = ["| failure | tries elsewhere | what it says of the worker |", "|---|---|---|"]
     for failure in Failure:
+        if failure in OF_A_HANDLE:
+            continue
         tries = f"{TRIES[failure]}, shared" if failure in SENT_IN_VAIN else str(TRIES[failure])
         lines.append(f"| {failure.value} | {tries} | {OUTCOMES[failure].value} |")
     return "\n".join([*lines, ""])
+
+
+def _split_retries() -> str:
+    lines = [
+        "| failure | of the prefill leg | of the decode leg | what it says of the worker |",
+        "|---|---|---|---|",
+    ]
+    for failure in Failure:
+        legs = " | ".join(_again(*SPLIT_TRIES[leg, failure]) for leg in Leg)
+        lines.append(f"| {failure.value} | {legs} | {OUTCOMES[failure].value} |")
+    return "\n".join([*lines, ""])
+
+
+def _again(again: Again, tries: int) -> str:
+    return again.value if again is not Again.OTHER_WORKER else f"{again.value}, {tries}"
 
 
 if __name__ == "__main__":
