@@ -12,12 +12,15 @@ import resource
 import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
 
 from router.cli.flags import add_settings_flags, given, notices
 from router.cli.parser import COMMANDS
 from router.cli.reference import reference
+from router.core.worker import Role
 from router.policies import POLICIES
-from router.settings import PoolSettings, Settings, WorkerSettings, load, read_workers_file
+from router.settings import Pair, PoolSettings, Settings, WorkerSettings, load, read_workers_file
+from router.settings.pairs import BOOTSTRAPPED
 
 if TYPE_CHECKING:
     from router.cli.parser import Subparsers
@@ -81,6 +84,8 @@ def report(settings: Settings, open_files: int) -> Iterator[str]:
     )
     for name, pool in settings.pools.items():
         yield from _pool_report(name, pool)
+    for pair in settings.pairs:
+        yield from _pair_report(settings, pair)
 
 
 def warnings(settings: Settings, open_files: int) -> Iterator[str]:
@@ -93,11 +98,14 @@ def warnings(settings: Settings, open_files: int) -> Iterator[str]:
         yield "timeouts.idle_lost_worker_s is above timeouts.idle_s, which ends the wait first"
     if settings.timeouts.upstream_idle_s >= 5:
         yield "timeouts.upstream_idle_s is not below 5 s, after which engines close idle connections"
-    learning = [name for name, pool in settings.pools.items() if pool.model is None]
-    if len(settings.pools) > 1 and learning:
+    answering = {name: pool for name, pool in settings.pools.items() if pool.role is not Role.PREFILL}
+    learning = [name for name, pool in answering.items() if pool.model is None]
+    if len(answering) > 1 and learning:
         yield f"of several pools, {', '.join(learning)} must learn their models before requests reach them"
     for name, pool in settings.pools.items():
         yield from _pool_warnings(name, pool, settings)
+    for pair in settings.pairs:
+        yield from _pair_warnings(settings, pair)
 
 
 def _open_files() -> int:
@@ -121,11 +129,13 @@ def _pool_report(name: str, pool: PoolSettings) -> Iterator[str]:
     params = spec.check(pool.policy_params)
     values = [f"{field.name} {getattr(params, field.name)}" for field in dataclasses.fields(params)]
     yield f"pool {name}"
+    if pool.role is not Role.BOTH:
+        yield _line("role", pool.role.value, 2)
     yield _line("model", pool.model or "learned from its workers", 2)
     yield _line("policy", f"{pool.policy}: {rule}", 2)
     if values:
         yield _line("parameters", ", ".join(values), 2)
-    yield _line("binding", "late" if pool.late_binding else "early", 2)
+    yield _line("binding", pool.mode, 2)
     yield _line("workers", str(len(pool.workers)) + (" and a file" if pool.workers_file else ""), 2)
     for worker in _workers(pool):
         yield f"    {worker.name}  {_worker_report(pool, worker)}"
@@ -133,12 +143,58 @@ def _pool_report(name: str, pool: PoolSettings) -> Iterator[str]:
 
 def _worker_report(pool: PoolSettings, worker: WorkerSettings) -> str:
     said = {
+        "role": worker.role.value if worker.role not in (None, pool.role) else None,
+        "revision": worker.revision,
         "model": worker.model,
         "slots": pool.slots_of(worker),
         "capacity": worker.capacity,
         "group": pool.barrier_group_of(worker),
     }
     return "  ".join([worker.url, *(f"{word} {value}" for word, value in said.items() if value is not None)])
+
+
+def _pair_report(settings: Settings, pair: Pair) -> Iterator[str]:
+    pool = settings.pools[pair.decode]
+    legs = "both legs at once" if pair.concurrent else "decode after prefill"
+    held = f", KV held for {pair.lease_s:g} s" if pair.lease_s is not None else ""
+    whole = _serves_whole(pool)
+    shorter = "shorter ones are served whole by decode workers that may prefill"
+    split = f"prompts of {pool.pd_split_min_tokens} tokens and more; {shorter}"
+    refused = pool.fallback == "strict" or not whole
+    yield f"pair {pair.prefill}, {pair.decode}"
+    yield _line("connector", f"{pair.connector}, {legs}{held}", 2)
+    yield _line("split", split if whole and pool.pd_split_min_tokens else "every prompt", 2)
+    yield _line("no prefill", "requests are refused" if refused else "requests are served whole", 2)
+
+
+def _pair_warnings(settings: Settings, pair: Pair) -> Iterator[str]:
+    pool = settings.pools[pair.decode]
+    for key in ("pd_split_min_tokens", "fallback"):
+        wants_whole = getattr(pool, key) not in (0, "strict")
+        if key in pool.model_fields_set and wants_whole and not _serves_whole(pool):
+            yield (
+                f"pool {pair.decode} has no worker that may serve whole requests, so {key} changes nothing; "
+                "set may_prefill, or role: both for some workers"
+            )
+    if pool.has_barrier and pool.binding == "auto" and pool.mode == "early":
+        yield f"pool {pair.decode} has a barrier group but not the slots of each worker, so it binds early"
+    decodes = {_host(worker) for worker in _workers(pool)}
+    near = [worker for worker in _workers(settings.pools[pair.prefill]) if _loopback(_host(worker))]
+    if pair.connector in BOOTSTRAPPED and near and not all(map(_loopback, decodes)):
+        yield (
+            f"pool {pair.prefill} has the worker {near[0].name}; decode workers elsewhere are told "
+            "that address to fetch KV from, and would look on their own machine"
+        )
+
+
+def _serves_whole(pool: PoolSettings) -> bool:
+    """Whether some worker of a decode pool may serve whole requests; while it has none, those to come."""
+    workers = _workers(pool)
+    return any(map(pool.serves_whole, workers)) if workers else pool.may_prefill
+
+
+def _host(worker: WorkerSettings) -> str:
+    return urlsplit(worker.origin_url).hostname or ""
 
 
 def _workers(pool: PoolSettings) -> tuple[WorkerSettings, ...]:
@@ -169,10 +225,10 @@ def _pool_warnings(name: str, pool: PoolSettings, settings: Settings) -> Iterato
         yield f"pool {name} starts with no worker; requests get 503 until one is added"
     if len(workers) == 1 and not workers[0].resolves:
         yield f"pool {name} has one worker, so there is nothing to choose and nowhere to retry"
-    if pool.late_binding:
+    if pool.mode != "early":
         unknown = [worker.name for worker in workers if pool.slots_of(worker) is None]
         if unknown:
-            yield f"pool {name} binds late, but {', '.join(unknown)} has no slots and so gets no request"
+            yield f"pool {name} waits for slots, but {', '.join(unknown)} has none and so gets no request"
     if 0 < sum(worker.capacity is not None for worker in workers) < len(workers):
         yield f"pool {name} gives a capacity for some workers only; the others count as 1"
     unique = sorted(_UNIQUE_PER_REQUEST.intersection(settings.server.affinity_headers))

@@ -7,12 +7,13 @@ nothing here are refused with the reason, because a knob that is silently ignore
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
-from router.settings import Given, Settings
+from router.core.worker import Role
+from router.settings import Given, Settings, SettingsError
 from router.settings.keys import Key, all_keys
 from router.settings.refusals import ONE_PROCESS
 
@@ -23,12 +24,16 @@ class Flag:
 
     Attributes:
         name: with its dashes.
-        keys: dotted keys, all set to the same value; `pools.*` is the one pool there is.
+        keys: dotted keys, all set to the same value; `pools.*` is the one pool there is, or the pools of
+            `roles`.
         metavar: how help calls the value; "" for a switch.
         many: takes several values, and may be repeated.
         switch: what a flag without a value sets.
         meaning: for help, where the meaning of the first key does not say it all.
         notice: said at the start when the flag is given, because users of other routers expect otherwise.
+        roles: the sides of the pair that it speaks of.
+        alias: the name that another router has for it.
+        read: makes the value of the words that were typed; raises ValueError.
     """
 
     name: str
@@ -38,6 +43,14 @@ class Flag:
     switch: bool = True
     meaning: str = ""
     notice: str = ""
+    roles: tuple[Role, ...] = ()
+    alias: str = ""
+    read: Callable[[Any], Any] | None = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All that it may be typed as."""
+        return (self.name, self.alias) if self.alias else (self.name,)
 
     @property
     def dest(self) -> str:
@@ -48,6 +61,29 @@ _REQUEST_TIMEOUT: Final = (
     "--request-timeout-secs bounds the wait for the first event of a stream, "
     "and the whole of an answer that is not streamed. It never cuts a stream that makes progress."
 )
+_NO_PORT: Final = "none"
+
+
+def read_prefills(words: Sequence[str]) -> list[dict[str, Any]]:
+    """The workers of `URL [BOOTSTRAP_PORT] URL …`; `none` is no port, as in sglang-router.
+
+    Raises:
+        ValueError: a port without a URL before it.
+    """
+    workers: list[dict[str, Any]] = []
+    for word in words:
+        if not word.isdecimal() and word.lower() != _NO_PORT:
+            workers.append({"url": word})
+        elif not workers or "bootstrap_port" in workers[-1]:
+            raise ValueError(f"{word} must follow the URL of the worker whose bootstrap port it is")
+        else:
+            workers[-1]["bootstrap_port"] = int(word) if word.isdecimal() else None
+    return workers
+
+
+_PREFILL: Final = (Role.PREFILL,)
+_DECODE: Final = (Role.DECODE,)
+_PAIR: Final = (Role.PREFILL, Role.DECODE)
 _CONCURRENCY: Final = "Requests in flight at most: a hard limit held to the last byte, no rate."
 
 FLAGS: Final[tuple[Flag, ...]] = (
@@ -67,6 +103,39 @@ FLAGS: Final[tuple[Flag, ...]] = (
     Flag("--policy", ("pools.*.policy",), "NAME"),
     Flag("--model", ("pools.*.model",), "NAME"),
     Flag("--slots", ("pools.*.slots",), "N"),
+    Flag(
+        "--pd-disaggregation",
+        ("pools.*.role",),
+        roles=_PAIR,
+        alias="--vllm-pd-disaggregation",
+        meaning="Prefill and decode on different workers. Any of the flags below says the same.",
+    ),
+    Flag(
+        "--prefill",
+        ("pools.*.workers",),
+        "URL [BOOTSTRAP_PORT]",
+        many=True,
+        roles=_PREFILL,
+        read=read_prefills,
+        meaning="URLs of the prefill workers, each with its bootstrap port if that is not 8998.",
+    ),
+    Flag(
+        "--decode",
+        ("pools.*.workers",),
+        "URL",
+        many=True,
+        roles=_DECODE,
+        meaning="URLs of the decode workers.",
+    ),
+    Flag(
+        "--prefill-policy", ("pools.*.policy",), "NAME", roles=_PREFILL, meaning="Policy of the prefill pool."
+    ),
+    Flag("--decode-policy", ("pools.*.policy",), "NAME", roles=_DECODE, meaning="Policy of the decode pool."),
+    Flag("--kv-connector", ("pools.*.connector",), "NAME", roles=_PAIR),
+    Flag("--pd-split-min-tokens", ("pools.*.pd_split_min_tokens",), "N", roles=_DECODE),
+    Flag("--pd-fallback", ("pools.*.fallback",), "WORD", roles=_DECODE),
+    Flag("--pd-binding", ("pools.*.binding",), "WORD", roles=_DECODE),
+    Flag("--pd-may-prefill", ("pools.*.may_prefill",), roles=_DECODE),
     Flag("--api-key", ("auth.api_key",), "KEY"),
     Flag("--client-api-keys", ("auth.client_api_keys_file",), "FILE"),
     Flag("--admin-api-key", ("auth.admin_api_key",), "KEY"),
@@ -97,7 +166,6 @@ FLAGS: Final[tuple[Flag, ...]] = (
     Flag("--seed", ("seed",), "N"),
 )
 
-_NO_SPLIT: Final = "prefill/decode disaggregation is not in this version"
 _NO_BREAKER: Final = (
     "there is no circuit breaker to tune: a refused connection takes a worker out at once, "
     "and one good probe brings it back (settings health.*)"
@@ -116,21 +184,6 @@ _NO_WAIT: Final = "the router starts at once and takes each worker in as soon as
 _NO_TLS: Final = "TLS towards clients is not in this version; put a proxy that ends it in front"
 
 REFUSED: Final[Mapping[str, str]] = {
-    **dict.fromkeys(
-        (
-            "--pd-disaggregation",
-            "--vllm-pd-disaggregation",
-            "--prefill",
-            "--decode",
-            "--prefill-policy",
-            "--decode-policy",
-            "--kv-connector",
-            "--pd-split-min-tokens",
-            "--prefill-selector",
-            "--decode-selector",
-        ),
-        _NO_SPLIT,
-    ),
     **dict.fromkeys(
         (
             "--cb-failure-threshold",
@@ -155,6 +208,8 @@ REFUSED: Final[Mapping[str, str]] = {
         (
             "--service-discovery",
             "--selector",
+            "--prefill-selector",
+            "--decode-selector",
             "--service-discovery-port",
             "--service-discovery-namespace",
         ),
@@ -213,13 +268,24 @@ def add_settings_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def given(args: argparse.Namespace) -> list[Given]:
-    """The settings that these arguments give, one for each key of each flag that was typed."""
+    """The settings that these arguments give, one for each key of each flag that was typed.
+
+    Raises:
+        SettingsError: the words of a flag make no sense together.
+    """
     return [
-        Given(flag.name, key, value)
+        Given(flag.name, key, _read(flag, value), flag.roles)
         for flag in FLAGS
         if (value := getattr(args, flag.dest, None)) is not None
         for key in flag.keys
     ]
+
+
+def _read(flag: Flag, value: Any) -> Any:
+    try:
+        return value if flag.read is None else flag.read(value)
+    except ValueError as error:
+        raise SettingsError([f"{flag.name}: {error}"]) from error
 
 
 def notices(args: argparse.Namespace) -> list[str]:
@@ -253,14 +319,19 @@ def _section(flag: Flag) -> str:
 def _add(group: argparse._ArgumentGroup, flag: Flag, key: Key) -> None:
     if not flag.metavar:
         group.add_argument(
-            flag.name, dest=flag.dest, action="store_const", const=flag.switch, help=_help(flag, key)
+            *flag.names, dest=flag.dest, action="store_const", const=flag.switch, help=_help(flag, key)
         )
     elif flag.many:
         group.add_argument(
-            flag.name, dest=flag.dest, action="extend", nargs="*", metavar=flag.metavar, help=_help(flag, key)
+            *flag.names,
+            dest=flag.dest,
+            action="extend",
+            nargs="*",
+            metavar=flag.metavar,
+            help=_help(flag, key),
         )
     else:
-        group.add_argument(flag.name, dest=flag.dest, metavar=flag.metavar, help=_help(flag, key))
+        group.add_argument(*flag.names, dest=flag.dest, metavar=flag.metavar, help=_help(flag, key))
 
 
 def _help(flag: Flag, key: Key) -> str:

@@ -29,7 +29,10 @@ same without starting.
 
 Sizes may carry a unit (`64 MiB`). Times are in seconds. Relative paths start where the router was started.
 Flags for a pool speak of the one pool that the file has, or of a pool called `default` when it has none.
-`*` stands for the name of a pool, `[*]` for a place in a list.
+Flags for prefill and decode (`--prefill`, `--decode`, `--kv-connector`, `--pd-…`) speak of the one prefill
+and the one decode pool that the file has, or of pools called `prefill` and `decode`; then `--policy` and
+`--model` are those of both, and `--slots` those of decode workers. `*` stands for the name of a
+pool, `[*]` for a place in a list.
 """
 
 
@@ -58,7 +61,7 @@ def _section(name: str, keys: list[Key]) -> Iterator[str]:
 
 
 def _row(key: Key) -> str:
-    flags = ", ".join(f"`{flag.name}`" for flag in flags_of(key.path))
+    flags = ", ".join(f"`{name}`" for flag in flags_of(key.path) for name in flag.names)
     variable = _variable(key.path)
     missing = "required" if key.field.is_required() else "null" if key.nullable else ""
     cells = (

@@ -6,10 +6,11 @@ from router.settings.fleet import DiscoverySettings, HealthSettings, PollingSett
 from router.settings.limits import LimitSettings
 from router.settings.mock import MockGroup, MockSettings
 from router.settings.pairs import Pair
+from router.settings.placing import Given
 from router.settings.pools import PoolSettings
 from router.settings.refusals import SettingsError
 from router.settings.server import RequestLogSettings, ServerSettings, UsageSettings
-from router.settings.sources import Given, load
+from router.settings.sources import load
 from router.settings.timeouts import RetrySettings, TimeoutSettings
 from router.settings.workers import WorkerSettings, parse_workers, read_workers_file
 

@@ -16,7 +16,8 @@ DEFAULT_CONNECTOR: Final[Connector] = "nixl"
 LEASES_S: Final[Mapping[Connector, float]] = {"nixl": 30.0, "mooncake": 480.0}
 """How long a producer holds KV that nobody fetches, unless it was told otherwise: vLLM's
 `kv_lease_duration` and `VLLM_MOONCAKE_ABORT_REQUEST_TIMEOUT`."""
-_BOOTSTRAPPED: Final[tuple[Connector, ...]] = ("mooncake", "sglang")
+BOOTSTRAPPED: Final[tuple[Connector, ...]] = ("mooncake", "sglang")
+"""Connectors whose prefill workers run a bootstrap server that decode workers are told the address of."""
 
 Pools = Mapping[str, PoolSettings]
 
@@ -104,10 +105,10 @@ def _alone(name: str, pools: Pools) -> str:
         f"{other} has {each.model or 'no model'}" for other, each in pools.items() if each.role is wanted
     ]
     near = f" (pool {', '.join(others)})" if others else ""
-    same = f"of model {pool.model}" if pool.model is not None else "without a model, as it has none"
+    same = f"of model {pool.model}" if pool.model is not None else "that has no model either"
     return (
         f"pools.{name} has the role {pool.role.value}, and needs a pool of role {wanted.value} {same}, "
-        f"but there is none{near}"
+        f"but there is none{near}; --{wanted.value} makes one"
     )
 
 
@@ -123,7 +124,7 @@ def _disagreements(pools: Pools, pair: Pair) -> Iterator[str]:
 def _without_effect(pools: Pools, pair: Pair) -> Iterator[str]:
     prefill, decode = pools[pair.prefill], pools[pair.decode]
     ports = [prefill.bootstrap_port, *(worker.bootstrap_port for worker in prefill.workers)]
-    if pair.connector not in _BOOTSTRAPPED and any(ports):
+    if pair.connector not in BOOTSTRAPPED and any(ports):
         yield (
             f"pools.{pair.prefill} has a bootstrap port, which the connector {pair.connector} does not use; "
             "say connector: sglang or mooncake, or leave the port out"

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,33 +16,18 @@ from pydantic import ValidationError
 from pydantic_settings import EnvSettingsSource
 
 from router.settings.configuration import ENVIRONMENT_DELIMITER, ENVIRONMENT_PREFIX, Settings
-from router.settings.pools import DEFAULT_POOL
+from router.settings.placing import Given, place
+from router.settings.pools import PoolSettings
 from router.settings.refusals import ONE_PROCESS, Loc, SettingsError, sentences
 from router.settings.workers import read_workers_file
 
 Tree = dict[str, Any]
 
-_ANY_POOL: Final = ("pools", "*")
 _SERVICE_LINK: Final = re.compile(
     r".*_?(service_host|service_port(_[a-z0-9_]+)?|port_\d+_(tcp|udp|sctp)(_(proto|port|addr))?)"
 )
 _NULL: Final = "null"
 _PROCESSES: Final = "web_concurrency"
-
-
-@dataclass(frozen=True, slots=True)
-class Given:
-    """One setting given by a flag.
-
-    Attributes:
-        flag: as it is typed, for refusals.
-        key: the dotted key that it sets; `pools.*.slots` means the one pool there is.
-        value: what was given.
-    """
-
-    flag: str
-    key: str
-    value: Any = field(repr=False)
 
 
 def load(config: Path | None = None, flags: Sequence[Given] = ()) -> Settings:
@@ -59,14 +43,14 @@ def load(config: Path | None = None, flags: Sequence[Given] = ()) -> Settings:
     file = read_yaml(config) if config is not None else {}
     environment = _read_environment(file)
     below = _overlay(file, environment)
-    placed = [(given, _place(given, below)) for given in flags]
+    placed = place(flags, below)
     flag_tree: Tree = {}
-    for given, loc in placed:
-        _put(flag_tree, loc, given.value, given.flag)
+    for each in placed:
+        _put(flag_tree, each.loc, each.value, each.flag)
 
     def origin(loc: Loc) -> str:
         if _holds(flag_tree, loc):
-            return next((given.flag for given, place in placed if loc[: len(place)] == place), "")
+            return next((each.flag for each in reversed(placed) if loc[: len(each.loc)] == each.loc), "")
         if _holds(environment, loc):
             return f"environment {_environment_name(loc)}"
         return str(config) if _holds(file, loc) else ""
@@ -75,7 +59,7 @@ def load(config: Path | None = None, flags: Sequence[Given] = ()) -> Settings:
         settings = Settings.model_validate(_overlay(below, flag_tree))
     except ValidationError as error:
         raise SettingsError(sentences(error, Settings, origin)) from None  # its text may hold secrets
-    problems = list(_missing_files(settings))
+    problems = list(_wrong_files(settings))
     if problems:
         raise SettingsError(problems)
     return settings
@@ -180,21 +164,6 @@ def _decode(value: str | None, name: str) -> Any:
         raise SettingsError([f"environment {name.upper()} begins like JSON but is none: {error}"]) from error
 
 
-def _place(given: Given, below: Tree) -> Loc:
-    """Where a flag's value belongs, with the pool that `pools.*` means."""
-    loc = tuple(given.key.split("."))
-    if loc[:2] != _ANY_POOL:
-        return loc
-    pools = below.get("pools")
-    names = list(pools) if isinstance(pools, dict) else []
-    if len(names) > 1:
-        listed = ", ".join(names)
-        raise SettingsError(
-            [f"{given.flag} speaks of one pool, but there are several ({listed}); set {given.key}"]
-        )
-    return ("pools", names[0] if names else DEFAULT_POOL, *loc[2:])
-
-
 def _put(tree: Tree, loc: Loc, value: Any, name: str) -> None:
     """Sets one value; what is on the way must be mappings."""
     for part in loc[:-1]:
@@ -224,15 +193,25 @@ def _holds(tree: Any, loc: Loc) -> bool:
     return bool(loc)
 
 
-def _missing_files(settings: Settings) -> Iterator[str]:
+def _wrong_files(settings: Settings) -> Iterator[str]:
     """Files that are wrong now would be wrong at the first request."""
     for name, pool in settings.pools.items():
-        if pool.workers_file is not None:
-            try:
-                read_workers_file(pool.workers_file)
-            except ValueError as error:
-                yield f"pools.{name}.workers_file: {error}"
+        yield from _wrong_workers(name, pool)
     log = settings.request_log
     for name, path in (("path", log.path), ("salt_file", log.salt_file)):
         if path is not None and not path.absolute().parent.is_dir():
             yield f"request_log.{name} is {path}, but the folder {path.absolute().parent} does not exist"
+
+
+def _wrong_workers(name: str, pool: PoolSettings) -> Iterator[str]:
+    if pool.workers_file is None:
+        return
+    try:
+        workers = read_workers_file(pool.workers_file)
+    except ValueError as error:
+        yield f"pools.{name}.workers_file: {error}"
+        return
+    for worker in workers:
+        misfit = pool.misfit(worker)
+        if misfit is not None:
+            yield f"pools.{name}.workers_file: worker {worker.name} cannot be in this pool: {misfit}"

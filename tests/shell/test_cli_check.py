@@ -134,7 +134,117 @@ def test_a_worker_that_late_binding_cannot_use_is_warned_of(tmp_path: Path) -> N
     settings = pool(
         binding="late", workers=[{"url": "http://a:1", "slots": 2}], workers_file=str(tmp_path / "workers")
     )
-    assert "binds late, but c:1 has no slots" in warned(settings)
+    assert "waits for slots, but c:1 has none" in warned(settings)
+
+
+def pair(prefill: dict[str, object] | None = None, decode: dict[str, object] | None = None) -> Settings:
+    return Settings.model_validate(
+        {
+            "pools": {
+                "p": {"role": "prefill", "workers": ["http://p:1", "http://p:2"], **(prefill or {})},
+                "d": {"role": "decode", "workers": ["http://d:1", "http://d:2"], **(decode or {})},
+            }
+        }
+    )
+
+
+def test_a_plain_pair_warns_of_nothing() -> None:
+    assert warned(pair()) == ""
+
+
+@pytest.mark.parametrize(
+    ("prefill", "decode", "lines"),
+    [
+        (
+            {},
+            {},
+            [
+                "pair p, d",
+                "  connector   nixl, decode after prefill, KV held for 30 s",
+                "  split       every prompt",
+                "  no prefill  requests are refused",
+            ],
+        ),
+        (
+            {"connector": "sglang"},
+            {},
+            ["  connector   sglang, both legs at once", "  split       every prompt"],
+        ),
+        (
+            {},
+            {"may_prefill": True, "pd_split_min_tokens": 300},
+            [
+                "  split       prompts of 300 tokens and more; "
+                "shorter ones are served whole by decode workers that may prefill",
+                "  no prefill  requests are served whole",
+            ],
+        ),
+        (
+            {},
+            {
+                "workers": [{"url": "http://d:1", "role": "both", "revision": "r7"}],
+                "pd_split_min_tokens": 0,
+                "fallback": "strict",
+            },
+            [
+                "  role        decode",
+                "    d:1  http://d:1  role both  revision r7",
+                "  split       every prompt",
+                "  no prefill  requests are refused",
+            ],
+        ),
+        ({}, {"may_prefill": True, "workers": []}, ["  no prefill  requests are served whole"]),
+        ({}, {"binding": "adaptive", "slots": 8}, ["  binding     adaptive"]),
+    ],
+)
+def test_the_report_says_what_happens_between_the_pools_of_a_pair(
+    prefill: dict[str, object], decode: dict[str, object], lines: list[str]
+) -> None:
+    printed = list(report(pair(prefill, decode), MANY_FILES))
+    assert [line for line in lines if line not in printed] == []
+
+
+@pytest.mark.parametrize(
+    ("prefill", "decode", "warning"),
+    [
+        (
+            {},
+            {"pd_split_min_tokens": 300},
+            "pool d has no worker that may serve whole requests, so pd_split_",
+        ),
+        ({}, {"fallback": "aggregated"}, "pool d has no worker that may serve whole requests, so fallback"),
+        ({}, {"barrier_group": "g"}, "pool d has a barrier group but not the slots of each worker"),
+        (
+            {"connector": "mooncake", "workers": ["http://localhost:1", "http://p:2"]},
+            {},
+            "pool p has the worker localhost:1; decode workers elsewhere are told that address",
+        ),
+    ],
+)
+def test_what_is_probably_not_meant_of_a_pair_is_warned_of(
+    prefill: dict[str, object], decode: dict[str, object], warning: str
+) -> None:
+    assert warning in warned(pair(prefill, decode))
+
+
+@pytest.mark.parametrize(
+    ("prefill", "decode"),
+    [
+        ({}, {"pd_split_min_tokens": 0, "fallback": "strict"}),
+        ({}, {"pd_split_min_tokens": 300, "fallback": "aggregated", "may_prefill": True}),
+        ({}, {"barrier_group": "g", "slots": 8}),
+        ({}, {"barrier_group": "g", "binding": "early"}),
+        ({"workers": ["http://localhost:1", "http://p:2"]}, {}),
+        (
+            {"connector": "sglang", "workers": ["http://localhost:1", "http://127.0.0.1:2"]},
+            {"workers": ["http://127.0.0.1:3", "http://[::1]:4"]},
+        ),
+    ],
+)
+def test_what_is_meant_of_a_pair_is_not_warned_of(
+    prefill: dict[str, object], decode: dict[str, object]
+) -> None:
+    assert warned(pair(prefill, decode)) == ""
 
 
 def test_few_open_files_are_warned_of() -> None:

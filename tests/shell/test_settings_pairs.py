@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from pydantic import ValidationError
 
 from router.core.worker import Role
 from router.policies import POLICIES, Shape
-from router.settings import Pair, PoolSettings, Settings, WorkerSettings
+from router.settings import Pair, PoolSettings, Settings, SettingsError, WorkerSettings, load
 
 Pool = dict[str, Any]
 PREFILL: Pool = {"role": "prefill", "workers": ["http://p:1"]}
@@ -65,7 +66,10 @@ def test_pools_of_role_both_are_no_pair() -> None:
 @pytest.mark.parametrize(("role", "wanted"), [("prefill", "decode"), ("decode", "prefill")])
 def test_half_a_pair_is_refused(role: str, wanted: str) -> None:
     said = refused({"half": {"role": role}, "rest": {"model": "m"}})
-    assert f"pools.half has the role {role}, and needs a pool of role {wanted} without a model" in said
+    assert (
+        f"pools.half has the role {role}, and needs a pool of role {wanted} that has no model either" in said
+    )
+    assert f"--{wanted} makes one" in said
 
 
 def test_a_pair_whose_models_differ_is_refused_with_the_pool_that_was_meant() -> None:
@@ -241,6 +245,19 @@ def test_a_worker_has_the_role_of_its_pool_or_serves_whole_requests_beside_decod
 def test_a_worker_that_does_not_fit_is_refused_by_its_place() -> None:
     said = refused_pair(None, {"workers": [{"url": "http://d:1", "role": "prefill"}]})
     assert "pools.d.workers[0] cannot be in this pool: it has the role prefill" in said
+
+
+def test_a_worker_of_a_file_that_does_not_fit_is_refused_before_the_start(tmp_path: Path) -> None:
+    (tmp_path / "workers").write_text("[{url: 'http://d:1'}, {url: 'http://d:2', role: prefill}]")
+    (tmp_path / "config").write_text(
+        f"pools: {{p: {{role: prefill}}, d: {{role: decode, workers_file: {tmp_path}/workers}}}}"
+    )
+    with pytest.raises(SettingsError) as error:
+        load(tmp_path / "config")
+    assert error.value.problems == (
+        "pools.d.workers_file: worker d:2 cannot be in this pool: it has the role prefill, "
+        "but a pool of role decode takes decode or both",
+    )
 
 
 @pytest.mark.parametrize(
