@@ -111,6 +111,10 @@ class Pairs:
         for end in [end for end in self._succeeded if end[0] == worker]:
             del self._succeeded[end]
 
+    def __len__(self) -> int:
+        """Pairs that have failed since their last success, whether they are still aside or not."""
+        return len(self._troubles)
+
     def set_aside(self, now: float) -> Iterator[tuple[str, str]]:
         """(prefill worker, decode worker) of every pair that may not be tried now."""
         return ((p[0], d[0]) for (p, d), trouble in self._troubles.items() if now < trouble.until)

@@ -27,6 +27,7 @@ def test_a_failed_pair_is_set_aside_and_no_other() -> None:
     assert pairs.allowed(P2, D1, 10.0)
     assert list(pairs.set_aside(10.0)) == [("p1", "d1")]
     assert list(pairs.set_aside(11.0)) == []
+    assert len(pairs) == 1
     assert repr(pairs) == "<Pairs [1 in trouble]>"
 
 
@@ -53,6 +54,7 @@ def test_a_success_makes_a_pair_as_good_as_new() -> None:
         pairs.failed(P1, D1, now)
     pairs.succeeded(P1, D1, 3.5)
     assert pairs.allowed(P1, D1, 3.5)
+    assert not pairs, "nothing is in trouble any more"
     pairs.failed(P1, D1, 4.0)
     assert pairs.allowed(P1, D1, 5.0)
 
