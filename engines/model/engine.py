@@ -11,6 +11,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import NoReturn
 
+from engines.model.handover import Fetch, Kept, KeptBlocks
 from engines.model.job import (
     Counters,
     EngineBusy,
@@ -29,8 +30,8 @@ from engines.model.sequence import Sequence
 from engines.model.text import EOS_TOKEN, VOCABULARY_SIZE
 
 __all__ = [
-    "Counters", "Engine", "EngineBusy", "EngineConfig", "EngineFault", "EngineRejects", "FinishReason",
-    "Job", "Output", "Step", "Timing",
+    "Counters", "Engine", "EngineBusy", "EngineConfig", "EngineFault", "EngineRejects", "Fetch",
+    "FinishReason", "Job", "Kept", "Output", "Step", "Timing",
 ]  # fmt: skip
 
 
@@ -61,6 +62,10 @@ class Engine:
 
     Args:
         clock: says how long a step lasts: a `Roofline` or `StepTimes`.
+
+    Attributes:
+        kept: blocks of finished prefills that a decode engine may still read. Whoever drives the engine ends
+            their leases; freed blocks may let a job begin.
     """
 
     def __init__(self, config: EngineConfig, clock: StepClock) -> None:
@@ -68,6 +73,7 @@ class Engine:
         self.counters = Counters()
         self._clock = clock
         self._scheduler = Scheduler(config, self.counters)
+        self.kept = KeptBlocks(self._scheduler.kv, config.kv_lease_s)
         self._jobs: dict[str, Sequence] = {}
         self._order = 0
         self._open: Step | None = None
@@ -81,14 +87,25 @@ class Engine:
 
     @property
     def waiting(self) -> int:
-        """Sequences that wait for room, preempted ones included."""
-        return len(self._scheduler.waiting)
+        """Sequences that wait for room or for their KV, preempted ones included."""
+        scheduler = self._scheduler
+        return len(scheduler.waiting) + len(scheduler.fetching) + len(scheduler.fetched)
 
     @property
     def waiting_by_reason(self) -> dict[str, int]:
-        """`waiting` split by vLLM's labels: for want of room, or deferred because of `max_loras`."""
-        deferred = min(self._scheduler.deferred, self.waiting)
+        """`waiting` split by vLLM's labels: for want of room, or deferred: `max_loras`, KV on its way."""
+        in_queue = len(self._scheduler.waiting)
+        deferred = min(self._scheduler.deferred, in_queue) + self.waiting - in_queue
         return {"capacity": self.waiting - deferred, "deferred": deferred}
+
+    @property
+    def kv_fetch_by_stage(self) -> dict[str, int]:
+        """Sequences whose KV is with a prefill engine, by vLLM's labels of how far they are."""
+        return {
+            "waiting_to_start": sum(one.to_fetch for one in self._jobs.values()),
+            "in_progress": len(self._scheduler.fetching),
+            "completed_waiting": len(self._scheduler.fetched),
+        }
 
     @property
     def kv_usage(self) -> float:
@@ -143,6 +160,8 @@ class Engine:
     def abort(self, job_id: str) -> bool:
         """Drop a job at any time, also inside a step. Its blocks are free at once, full ones stay cached.
 
+        Those of a job whose KV is on its way are free when that ends.
+
         False when there is no such job (any more). No counter of finished jobs moves.
         """
         sequence = self._jobs.pop(job_id, None)
@@ -151,14 +170,76 @@ class Engine:
         self._scheduler.release(sequence)
         return True
 
+    def stop(self, job_id: str, now: float) -> Kept | None:
+        """End a job between two outputs, as a stop token does: it may retain its blocks, a dropped one not.
+
+        None when it retains none.
+        """
+        sequence = self._jobs.pop(job_id)
+        return self._leave(sequence, now)
+
     def reset_prefix_cache(self) -> bool:
         """Forget all cached blocks. False, and nothing done, while any block is held."""
         return self._scheduler.kv.reset()
 
+    # --- KV from a prefill engine -----------------------------------------------------------------------
+
+    def drain_fetches(self) -> list[Fetch]:
+        """What is to be fetched, or told, since the last call.
+
+        Ask after each `begin_step` and `abort`; answer each that is to be read with `fetched` or
+        `fetch_failed`.
+        """
+        return self._scheduler.drain_fetches()
+
+    def fetched(self, job_id: str, *, right: bool = True) -> None:
+        """The KV of a job is here; a new step may begin.
+
+        Args:
+            right: whether it is the KV of the job's prompt (`Fetch.is_right`). If not, the answer is garbled,
+                and so is every later one over the blocks that stay in the cache.
+
+        Raises:
+            EngineFault: nothing was on its way for such a job.
+        """
+        if not self._was_orphan(job_id):
+            self._scheduler.arrived(self._fetching(job_id), right=right)
+
+    def fetch_failed(self, job_id: str) -> bool:
+        """The KV of a job will not come; a new step may begin.
+
+        Returns:
+            Whether the job is lost. If not, it computes its prompt itself, or its client had left before.
+
+        Raises:
+            EngineFault: nothing was on its way for such a job.
+        """
+        if self._was_orphan(job_id):
+            return False
+        sequence = self._fetching(job_id)
+        self._scheduler.not_arrived(sequence)
+        if self.config.recompute_failed_loads:
+            return False
+        return self.abort(job_id)
+
+    def _was_orphan(self, job_id: str) -> bool:
+        """Free the blocks of a dropped job, now that nothing is written to them any more."""
+        blocks = self._scheduler.orphans.pop(job_id, None)
+        if blocks is not None:
+            self._scheduler.kv.free(blocks)
+        return blocks is not None
+
+    def _fetching(self, job_id: str) -> Sequence:
+        sequence = self._scheduler.fetching.get(job_id)
+        if sequence is None:
+            raise EngineFault(f"no KV is on its way for a job {job_id}")
+        return sequence
+
     # --- steps ----------------------------------------------------------------------------------------
 
     def begin_step(self, now: float) -> Step | None:
-        """Decide what the next step computes and how long it lasts; None when no job is here.
+        """Decide what the next step computes and how long it lasts; None when no job is here, or none can run
+        before KV arrives or is released.
 
         Raises:
             EngineFault: the step before has not ended.
@@ -168,8 +249,13 @@ class Engine:
         if not self._jobs:
             return None
         plan = self._scheduler.plan(now)
+        if not plan.scheduled and plan.preempted:
+            # The last running sequences gave their blocks away, so those that wait for a place get it now.
+            plan = self._scheduler.plan(now)
         if not plan.scheduled:
-            raise EngineFault(f"jobs are here and none can run: {self!r}")
+            if not (self._scheduler.fetching or self._scheduler.orphans or self.kept):
+                raise EngineFault(f"jobs are here and none can run: {self!r}")
+            return None
         self._open = Step(
             duration_s=self._clock.step_from_totals(plan.load),
             load=plan.load,
@@ -205,7 +291,7 @@ class Engine:
         else:
             self._count_prompt(sequence, now)
         if sequence.job.pooling:
-            return self._finish(sequence, Output(sequence.id, (), sequence.last_reason, since, timing))
+            return self._finish(sequence, Output(sequence.id, (), sequence.last_reason, since, timing), now)
         index = timing.generation_tokens
         timing.generation_tokens = index + 1
         self.counters.generation_tokens += 1
@@ -214,18 +300,30 @@ class Engine:
             sequence.append(token)
             return Output(sequence.id, (token,), None, since, timing)
         token = EOS_TOKEN if sequence.last_reason == "stop" else sequence.answer.token(index)
-        return self._finish(sequence, Output(sequence.id, (token,), sequence.last_reason, since, timing))
+        return self._finish(sequence, Output(sequence.id, (token,), sequence.last_reason, since, timing), now)
 
     def _count_prompt(self, sequence: Sequence, now: float) -> None:
         sequence.timing.first_token = now
         self.counters.prompt_tokens += sequence.prompt_tokens
-        self.counters.prompt_tokens_cached += sequence.timing.cached_tokens
+        timing = sequence.timing
+        self.counters.prompt_tokens_cached += timing.cached_tokens + timing.external_tokens
+        self.counters.prompt_tokens_external += timing.external_tokens
 
-    def _finish(self, sequence: Sequence, output: Output) -> Output:
-        self._scheduler.release(sequence)
+    def _finish(self, sequence: Sequence, output: Output, now: float) -> Output:
         del self._jobs[sequence.id]
+        output.kept = self._leave(sequence, now)
         self.counters.finished[sequence.last_reason] += 1
         return output
+
+    def _leave(self, sequence: Sequence, now: float) -> Kept | None:
+        """Release a sequence that has come to its end, or put its blocks under a lease."""
+        if not sequence.job.retain:
+            self._scheduler.release(sequence)
+            return None
+        computed = sequence.computed
+        blocks = self._scheduler.take_out(sequence)
+        self.kept.keep(sequence.id, blocks, sequence.content, now)
+        return Kept(tuple(blocks), computed)
 
     # --- refusals -------------------------------------------------------------------------------------
 

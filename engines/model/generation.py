@@ -14,7 +14,7 @@ from hashlib import blake2b
 from math import exp, log
 from statistics import NormalDist
 
-from engines.model.text import encode
+from engines.model.text import decode, encode
 
 _CONSONANTS = "bcdfghjklmnprstv"
 _VOWELS = "aeio"
@@ -29,6 +29,7 @@ def _pieces() -> list[int]:
 
 
 _PIECES = _pieces()
+_GARBLED_PIECES = encode(decode(_PIECES).upper())
 
 
 def prompt_key(prompt_token_ids: Sequence[int], seed: int, sequence: int) -> bytes:
@@ -41,13 +42,15 @@ def prompt_key(prompt_token_ids: Sequence[int], seed: int, sequence: int) -> byt
 class Answer:
     """The endless answer behind one key: readable lower-case pseudo-words, one token is four letters.
 
-    Token i is a keyed hash of i, made 32 at a time and kept.
+    Token i is a keyed hash of i, made 32 at a time and kept. A garbled answer, over KV of something else, is
+    in upper case: no token of it is ever a token of a right one, so a comparison cannot miss it.
     """
 
-    __slots__ = ("_key", "_tokens")
+    __slots__ = ("_key", "_pieces", "_tokens")
 
-    def __init__(self, key: bytes) -> None:
+    def __init__(self, key: bytes, *, garbled: bool = False) -> None:
         self._key = key
+        self._pieces = _GARBLED_PIECES if garbled else _PIECES
         self._tokens: list[int] = []
 
     def token(self, index: int) -> int:
@@ -61,7 +64,7 @@ class Answer:
     def _extend(self) -> None:
         counter = (len(self._tokens) // 32).to_bytes(8, "little")
         digest = blake2b(counter, key=self._key).digest()
-        self._tokens += [_PIECES[draw & 8191] for draw in _CHUNK.unpack(digest)]
+        self._tokens += [self._pieces[draw & 8191] for draw in _CHUNK.unpack(digest)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from engines.model.generation import OutputLengths
+from engines.model.handover import Kept
 from engines.model.kv_cache import blocks_for
 
 FinishReason = Literal["stop", "length", "abort"]
@@ -62,6 +63,10 @@ class EngineConfig:
         max_loras: distinct adapters in one step; jobs beyond are deferred. None for no bound.
         output_lengths: where an answer ends by itself; None: only at its token limit.
         record_kv_events: keep KV events for `drain_kv_events`.
+        kv_connector: whether KV can be handed over; every admission then counts as an external look-up.
+        kv_lease_s: how long a finished prefill's blocks wait for their reader.
+        recompute_failed_loads: a job whose KV could not be fetched computes its prompt here; otherwise it is
+            lost (vLLM's `kv_load_failure_policy`, which is `fail` by default).
 
     Raises:
         ValueError: when a knob is out of range, or one sequence of `max_model_len` would not fit.
@@ -81,6 +86,9 @@ class EngineConfig:
     max_loras: int | None = None
     output_lengths: OutputLengths | None = field(default_factory=OutputLengths)
     record_kv_events: bool = False
+    kv_connector: bool = False
+    kv_lease_s: float = 30.0
+    recompute_failed_loads: bool = False
 
     def __post_init__(self) -> None:
         for name in ("block_size", "max_num_seqs", "max_num_batched_tokens", "max_model_len"):
@@ -96,6 +104,8 @@ class EngineConfig:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name} is {value}: at least 1, or None for no bound")
+        if self.kv_lease_s <= 0:
+            raise ValueError(f"kv_lease_s is {self.kv_lease_s}: a lease lasts longer than nothing")
         if self.scheduling not in {"fcfs", "priority"}:
             raise ValueError(f"scheduling is {self.scheduling!r}: fcfs or priority")
         if blocks_for(self.max_model_len, self.block_size) > self.num_blocks - 1:
@@ -117,6 +127,11 @@ class Job:
         lora: adapter name; separates cached prefixes.
         cache_salt: separates cached prefixes of tenants.
         pooling: compute the prompt only (embeddings, scores); ends with "stop" and no token.
+        skip_cache: compute the whole prompt, whatever is cached or could be fetched, as the log-probabilities
+            of a prompt need it.
+        retain: keep the blocks at the end, for a decode engine to read.
+        fetch: the prompt's KV is with a prefill engine and is read from there.
+        remote_cached_tokens: cached tokens as the prefill engine counted them; reported in place of ours.
         arrival: seconds; None: the `now` of `add`.
     """
 
@@ -131,6 +146,10 @@ class Job:
     lora: str | None = None
     cache_salt: str | None = None
     pooling: bool = False
+    skip_cache: bool = False
+    retain: bool = False
+    fetch: bool = False
+    remote_cached_tokens: int | None = None
     arrival: float | None = None
 
 
@@ -139,8 +158,11 @@ class Timing:
     """When what happened to one job (s), and what it cost; None: not yet.
 
     Attributes:
-        queued: entered the waiting queue. scheduled: first admitted.
+        queued: entered the waiting queue. scheduled: first in the batch.
         cached_tokens: prompt tokens found in the prefix cache at first admission.
+        external_tokens: prompt tokens that a prefill engine had, at first admission.
+        remote_cached_tokens: of the job.
+        garbled: computed over KV of something else: the answer is wrong, and no error says so.
     """
 
     arrival: float
@@ -152,6 +174,17 @@ class Timing:
     cached_tokens: int = 0
     generation_tokens: int = 0
     preemptions: int = 0
+    looked_up: bool = False
+    external_tokens: int = 0
+    remote_cached_tokens: int | None = None
+    garbled: bool = False
+
+    @property
+    def reported_cached_tokens(self) -> int:
+        """Cached prompt tokens as the answer's usage gives them."""
+        if self.remote_cached_tokens is not None:
+            return self.remote_cached_tokens
+        return self.cached_tokens + self.external_tokens
 
 
 @dataclass(slots=True)
@@ -164,6 +197,7 @@ class Output:
         since_last_s: seconds since the job's previous output, None for the first: one sample of inter-token
             latency per output, as vLLM observes it.
         timing: of the whole job; the engine goes on writing to it until the job is finished.
+        kept: the blocks that wait for a decode engine, of a finished job that retains them.
     """
 
     job_id: str
@@ -171,6 +205,7 @@ class Output:
     finish_reason: FinishReason | None
     since_last_s: float | None
     timing: Timing
+    kept: Kept | None = None
 
 
 @dataclass(slots=True)
@@ -180,17 +215,23 @@ class Counters:
     Attributes:
         prompt_tokens: whole prompts, cached part included, at their first output; never twice.
         prompt_tokens_cached: the part of those that came from the prefix cache.
+        prompt_tokens_external: the part of those that came from a prefill engine.
         generation_tokens: sampled tokens, also those of jobs aborted later.
         prefix_queries_tokens, prefix_hits_tokens: at first admission.
+        external_queries_tokens, external_hits_tokens: likewise, of what the prefix cache did not have; 0
+            without a KV connector. A hit counts when it is claimed, also when the transfer fails later.
         finished: jobs that ended by themselves, by reason; aborts are not among them.
         rejected: requests refused for want of room, by bound.
     """
 
     prompt_tokens: int = 0
     prompt_tokens_cached: int = 0
+    prompt_tokens_external: int = 0
     generation_tokens: int = 0
     prefix_queries_tokens: int = 0
     prefix_hits_tokens: int = 0
+    external_queries_tokens: int = 0
+    external_hits_tokens: int = 0
     preemptions: int = 0
     steps: int = 0
     finished: dict[str, int] = field(default_factory=lambda: {"stop": 0, "length": 0})

@@ -73,6 +73,7 @@ class KvCache:
         self._free: OrderedDict[int, None] = OrderedDict.fromkeys(range(1, num_blocks))
         # Equal blocks filled by sequences that ran side by side are not merged: one hash, several blocks.
         self._cached: dict[bytes, list[int]] = {}
+        self._spoiled: set[int] = set()
         self._events: list[KvEvent] | None = [] if record_events else None
 
     @property
@@ -142,6 +143,8 @@ class KvCache:
                 self._evict(block)
             self._refs[block] = 1
             blocks.append(block)
+        if self._spoiled:
+            self._spoiled.difference_update(blocks)
         return blocks
 
     def store(self, chain: BlockChain, blocks: Sequence[int], first: int, end: int) -> None:
@@ -157,6 +160,14 @@ class KvCache:
                 twins.append(block)
         if self._events is not None and first < end:
             self._events.append(_stored(chain, first, end))
+
+    def spoil(self, blocks: Sequence[int]) -> None:
+        """What these blocks hold is not what their hashes say, until they are handed out anew."""
+        self._spoiled.update(blocks)
+
+    def is_spoiled(self, blocks: Sequence[int]) -> bool:
+        """Whether any of these blocks holds something else than its hash says."""
+        return bool(self._spoiled) and not self._spoiled.isdisjoint(blocks)
 
     def free(self, blocks: Sequence[int]) -> None:
         """Let go of a sequence's blocks, given in its order.
@@ -182,6 +193,7 @@ class KvCache:
         if self.used_blocks:
             return False
         self._cached.clear()
+        self._spoiled.clear()
         self._hash_of = [None] * self.num_blocks
         if self._events is not None:
             self._events.append(AllBlocksCleared())

@@ -2,13 +2,15 @@
 
 Separate from the engine, which owns time, outputs and counters. There is no prefill phase and no decode
 phase: each sequence has computed tokens that chase its length. Running sequences come first, in order;
-waiting ones are admitted only when nothing was preempted in the same step.
+waiting ones are admitted only when nothing was preempted in the same step, and of those the ones that hold
+blocks (their KV was fetched) before all others.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from engines.model.handover import Fetch
 from engines.model.job import Counters, EngineConfig
 from engines.model.kv_cache import KvCache, blocks_for
 from engines.model.roofline import StepLoad
@@ -27,7 +29,14 @@ class Plan:
 
 
 class Scheduler:
-    """The running batch, the waiting queue and the KV cache of one engine."""
+    """The running batch, the waiting queue and the KV cache of one engine.
+
+    Attributes:
+        fetching: sequences whose KV is on its way, by job id.
+        fetched: sequences whose KV has come and that are not in the batch yet.
+        orphans: blocks of dropped sequences into which KV is still being written.
+        deferred: waiting sequences that the last step passed over.
+    """
 
     def __init__(self, config: EngineConfig, counters: Counters) -> None:
         self._config = config
@@ -35,7 +44,11 @@ class Scheduler:
         self.kv = KvCache(config.num_blocks, config.block_size, record_events=config.record_kv_events)
         self.running: list[Sequence] = []
         self.waiting: WaitingQueue = PriorityQueue() if config.scheduling == "priority" else ArrivalQueue()
+        self.fetching: dict[str, Sequence] = {}
+        self.fetched = ArrivalQueue()
+        self.orphans: dict[str, list[int]] = {}
         self.deferred = 0
+        self._fetches: list[Fetch] = []
         threshold = config.long_prefill_token_threshold
         self._chunk_tokens = threshold if threshold is not None else config.max_num_batched_tokens
 
@@ -49,13 +62,30 @@ class Scheduler:
         return plan
 
     def release(self, sequence: Sequence) -> None:
-        """Take a sequence out for good, from wherever it is; its blocks are free at once."""
+        """Take a sequence out for good, from wherever it is; its blocks are free at once, or when nothing is
+        written to them any more."""
+        if sequence.state is State.FETCHING:
+            # The transfer cannot be called back: what it writes to is nobody else's until its end.
+            del self.fetching[sequence.id]
+            self.orphans[sequence.id] = sequence.blocks
+            sequence.hold([], stored=0)
+            sequence.move(State.GONE)
+        else:
+            self.kv.free(self.take_out(sequence))
+
+    def take_out(self, sequence: Sequence) -> list[int]:
+        """Take a sequence that fetches nothing out for good and return its blocks, held as before."""
         if sequence.state is State.RUNNING:
             self.running.remove(sequence)
-            self._free(sequence)
+        elif sequence.state is State.FETCHED:
+            self.fetched.discard(sequence)
         else:
             self.waiting.discard(sequence)
+            self._tell(sequence)
+        blocks = sequence.blocks
+        sequence.hold([], stored=0)
         sequence.move(State.GONE)
+        return blocks
 
     # --- running ------------------------------------------------------------------------------------
 
@@ -112,12 +142,16 @@ class Scheduler:
     def _admit(self, plan: Plan, now: float) -> None:
         loras = self._active_loras()
         passed_over: list[Sequence] = []
+        held_up: list[Sequence] = []
         while plan.budget > 0 and len(self.running) < self._config.max_num_seqs:
-            sequence = self.waiting.head()
+            sequence = self.fetched.head() or self.waiting.head()
             if sequence is None:
                 break
             if self._lora_is_over(sequence.job.lora, loras):
-                passed_over.append(self.waiting.take())
+                fetched = sequence.state is State.FETCHED
+                (held_up if fetched else passed_over).append(
+                    (self.fetched if fetched else self.waiting).take()
+                )
                 continue
             if not self._start(sequence, plan, now):
                 break
@@ -125,6 +159,8 @@ class Scheduler:
         self.deferred = len(passed_over)
         for sequence in reversed(passed_over):
             self.waiting.put_back(sequence)
+        for sequence in reversed(held_up):
+            self.fetched.put_back(sequence)
 
     def _active_loras(self) -> set[str | None]:
         """Adapters of the running batch; None, no adapter, is always among them. Unused without a bound."""
@@ -138,41 +174,126 @@ class Scheduler:
 
     def _start(self, sequence: Sequence, plan: Plan, now: float) -> bool:
         """Admit the head of the queue if all its blocks could be had now; False leaves it there."""
+        if sequence.state is State.FETCHED:
+            self.fetched.take()
+            self._run(sequence, plan, 1, now)
+            return True
         size, length = self._config.block_size, sequence.length
         hits = self._cached_prefix(sequence)
+        if sequence.to_fetch and not sequence.job.skip_cache:
+            return self._park(sequence, hits)
         whole = blocks_for(length, size) - len(hits)
         if not self.kv.can_allocate(whole, held_back=hits):
             return False
         self.waiting.take()
-        sequence.move(State.RUNNING)
-        self.running.append(sequence)
-        self.kv.take(hits)
+        self._tell(sequence)
+        self._adopt(sequence, hits)
         cached = len(hits) * size
         new = min(length - cached, plan.budget, self._chunk_tokens)
-        sequence.hold(hits, stored=len(hits))
         sequence.extend(self.kv.allocate(blocks_for(cached + new, size) - len(hits)))
-        self._count_admission(sequence, cached, now)
+        self._count_look_up(sequence, cached, 0)
+        self._run(sequence, plan, new, now)
+        return True
+
+    def _adopt(self, sequence: Sequence, hits: list[int]) -> None:
+        """Hold the cached blocks of a sequence; whatever is wrong with them is wrong with its answer."""
+        self.kv.take(hits)
+        sequence.hold(hits, stored=len(hits))
+        if self.kv.is_spoiled(hits):
+            sequence.garble()
+
+    def _run(self, sequence: Sequence, plan: Plan, new: int, now: float) -> None:
+        sequence.move(State.RUNNING)
+        self.running.append(sequence)
+        if sequence.timing.scheduled is None:
+            sequence.timing.scheduled = now
         plan.scheduled.append((sequence, new))
         plan.budget -= new
         self._advance(plan.scheduled[-1:], plan.load)
-        return True
 
     def _cached_prefix(self, sequence: Sequence) -> list[int]:
-        if not self._config.enable_prefix_caching:
+        if not self._config.enable_prefix_caching or sequence.job.skip_cache:
             return []
         # At least one token is computed anew: there is nothing to sample from otherwise.
         limit = (sequence.length - 1) // self._config.block_size
         return self.kv.find(sequence.chain.hash_full_blocks(), limit)
 
-    def _count_admission(self, sequence: Sequence, cached: int, now: float) -> None:
-        timing = sequence.timing
-        if timing.scheduled is not None:
+    def _count_look_up(self, sequence: Sequence, cached: int, external: int) -> None:
+        """At the first admission; later ones, after a preemption, are not counted."""
+        timing, counters = sequence.timing, self._counters
+        if timing.looked_up:
             return
-        timing.scheduled = now
+        timing.looked_up = True
         timing.cached_tokens = cached
+        timing.external_tokens = external
+        if self._config.enable_prefix_caching and not sequence.job.skip_cache:
+            counters.prefix_queries_tokens += sequence.length
+            counters.prefix_hits_tokens += cached
+        if self._config.kv_connector:
+            counters.external_queries_tokens += sequence.length - cached
+            counters.external_hits_tokens += external
+
+    # --- KV from a prefill engine -------------------------------------------------------------------
+
+    def drain_fetches(self) -> list[Fetch]:
+        """What is to be fetched, or told, since the last call."""
+        fetches, self._fetches = self._fetches, []
+        return fetches
+
+    def arrived(self, sequence: Sequence, *, right: bool) -> None:
+        """The KV of a fetching sequence is here; `right` says whether it is that of its prompt."""
+        del self.fetching[sequence.id]
+        sequence.move(State.FETCHED)
+        self.fetched.add(sequence)
+        first = sequence.stored
+        sequence.loaded()
+        if not right:
+            sequence.garble()
+            self.kv.spoil(sequence.blocks[first:])
         if self._config.enable_prefix_caching:
-            self._counters.prefix_queries_tokens += sequence.length
-            self._counters.prefix_hits_tokens += cached
+            sequence.chain.hash_full_blocks()
+            self.kv.store(sequence.chain, sequence.blocks, first, sequence.stored)
+
+    def not_arrived(self, sequence: Sequence) -> None:
+        """The KV of a fetching sequence will not come: it waits in front, to be computed here."""
+        del self.fetching[sequence.id]
+        self._free(sequence)
+        sequence.move(State.WAITING)
+        self.waiting.put_back(sequence)
+
+    def _park(self, sequence: Sequence, hits: list[int]) -> bool:
+        """Give the head of the queue blocks for its whole prompt and let its KV be fetched.
+
+        A parked sequence cannot be preempted, so blocks that running prefills still need are left to them.
+        """
+        size, length, held = self._config.block_size, sequence.length, len(hits)
+        missing = blocks_for(length, size) - held
+        if not self.kv.can_allocate(missing + self._promised_blocks(), held_back=hits):
+            return False
+        self.waiting.take()
+        sequence.move(State.FETCHING)
+        sequence.to_fetch = False
+        self._adopt(sequence, hits)
+        sequence.extend(self.kv.allocate(missing))
+        self.fetching[sequence.id] = sequence
+        self._fetches.append(Fetch(sequence.id, missing, held, sequence.content))
+        self._count_look_up(sequence, held * size, length - held * size)
+        return True
+
+    def _promised_blocks(self) -> int:
+        """Blocks that prefills in the batch need before their first token."""
+        size = self._config.block_size
+        return sum(
+            blocks_for(sequence.length, size) - len(sequence.blocks)
+            for sequence in self.running
+            if sequence.length - sequence.computed > 1
+        )
+
+    def _tell(self, sequence: Sequence) -> None:
+        """Its KV will not be fetched: the prefill engine that keeps it should know."""
+        if sequence.to_fetch:
+            sequence.to_fetch = False
+            self._fetches.append(Fetch(sequence.id, 0, 0, sequence.content))
 
     # --- both ---------------------------------------------------------------------------------------
 
@@ -198,6 +319,8 @@ class Scheduler:
         if self._config.enable_prefix_caching:
             sequence.chain.hash_full_blocks()
             self.kv.store(sequence.chain, sequence.blocks, sequence.stored, full)
+            if sequence.timing.garbled:
+                self.kv.spoil(sequence.blocks[sequence.stored : full])
         sequence.stored = full
         sequence.fills_at = (full + 1) * size
 

@@ -10,15 +10,23 @@ from engines.model.job import EngineConfig, EngineFault, FinishReason, Job, Timi
 
 
 class State(enum.Enum):
-    """Where a sequence is. Preempted ones are waiting again."""
+    """Where a sequence is. Preempted ones are waiting again.
+
+    A fetching one holds all its blocks while a prefill engine's KV is on its way into them; a fetched one
+    has it and waits for its place in the batch. Neither can be preempted.
+    """
 
     WAITING = "waiting"
+    FETCHING = "fetching"
+    FETCHED = "fetched"
     RUNNING = "running"
     GONE = "gone"
 
 
 _NEXT = {
-    State.WAITING: {State.RUNNING, State.GONE},
+    State.WAITING: {State.FETCHING, State.RUNNING, State.GONE},
+    State.FETCHING: {State.FETCHED, State.WAITING, State.GONE},
+    State.FETCHED: {State.RUNNING, State.GONE},
     State.RUNNING: {State.WAITING, State.GONE},
     State.GONE: set[State](),
 }
@@ -35,16 +43,19 @@ class Sequence:
         stored: leading blocks registered in the prefix cache.
         fills_at: value of `computed` at which the next block becomes full.
         last_index: output index of the last token, which ends the job for `last_reason`.
+        to_fetch: its KV is with a prefill engine and nobody has asked for it yet.
     """
 
     __slots__ = (
-        "answer", "block_size", "blocks", "chain", "computed", "fills_at", "id", "job", "last_index",
-        "last_reason", "length", "order", "prompt_tokens", "rank", "room", "state", "stored", "timing",
+        "answer", "block_size", "blocks", "chain", "computed", "config", "fills_at", "id", "job", "key",
+        "last_index", "last_reason", "length", "order", "prompt_tokens", "rank", "room", "state", "stored",
+        "timing", "to_fetch",
     )  # fmt: skip
 
     def __init__(self, job: Job, config: EngineConfig, order: int, now: float) -> None:
         self.id = job.id
         self.job = job
+        self.config = config
         self.order = order
         self.block_size = config.block_size
         self.prompt_tokens = self.length = len(job.prompt_token_ids)
@@ -53,11 +64,17 @@ class Sequence:
         )
         arrival = now if job.arrival is None else job.arrival
         self.rank = (job.priority, arrival, order)
-        self.timing = Timing(arrival=arrival, queued=now, prompt_tokens=self.prompt_tokens)
+        self.timing = Timing(
+            arrival=arrival,
+            queued=now,
+            prompt_tokens=self.prompt_tokens,
+            remote_cached_tokens=job.remote_cached_tokens,
+        )
         self.state = State.WAITING
-        key = prompt_key(job.prompt_token_ids, job.seed, job.sequence)
-        self.answer = Answer(key)
-        self.last_index, self.last_reason = _end(job, config, key)
+        self.to_fetch = job.fetch
+        self.key = prompt_key(job.prompt_token_ids, job.seed, job.sequence)
+        self.answer = Answer(self.key)
+        self.last_index, self.last_reason = _end(job, config, self.key)
         self.blocks: list[int] = []
         self.hold([], 0)
 
@@ -68,6 +85,24 @@ class Sequence:
         self.stored = stored
         self.computed = stored * self.block_size
         self.fills_at = self.computed + self.block_size
+
+    @property
+    def content(self) -> bytes:
+        """Identity of what its prompt leaves in the KV cache, whoever asks and however."""
+        return prompt_key(self.job.prompt_token_ids, 0, 0)
+
+    def loaded(self) -> None:
+        """All KV of the prompt is here. The last token is computed anew: nothing to sample from otherwise."""
+        self.stored = self.length // self.block_size
+        self.computed = self.length - 1
+        self.fills_at = (self.stored + 1) * self.block_size
+
+    def garble(self) -> None:
+        """Go on with a wrong answer, at least two tokens long so that it cannot pass for an empty one."""
+        if not self.timing.garbled:
+            self.timing.garbled = True
+            self.answer = Answer(self.key, garbled=True)
+            self.last_index, self.last_reason = _end(self.job, self.config, self.key, least=2)
 
     def extend(self, blocks: list[int]) -> None:
         """Hold more blocks."""
@@ -96,13 +131,17 @@ class Sequence:
         )
 
 
-def _end(job: Job, config: EngineConfig, key: bytes) -> tuple[int, FinishReason]:
-    """Output index of the last token, and why it is the last; a pooling job has no token."""
+def _end(job: Job, config: EngineConfig, key: bytes, *, least: int = 1) -> tuple[int, FinishReason]:
+    """Output index of the last token, and why it is the last; a pooling job has no token.
+
+    Args:
+        least: tokens of an answer that ends by itself.
+    """
     if job.pooling:
         return -1, "stop"
     room = config.max_model_len - len(job.prompt_token_ids)
     limit = (room if job.max_tokens is None else min(job.max_tokens, room)) - 1
     if config.output_lengths is None or job.ignore_eos:
         return limit, "length"
-    eos = max(config.output_lengths.draw(key) - 1, job.min_tokens)
+    eos = max(config.output_lengths.draw(key) - 1, job.min_tokens, least - 1)
     return (eos, "stop") if eos <= limit else (limit, "length")
