@@ -155,14 +155,15 @@ def _worker_report(pool: PoolSettings, worker: WorkerSettings) -> str:
 
 def _pair_report(settings: Settings, pair: Pair) -> Iterator[str]:
     pool = settings.pools[pair.decode]
-    legs = "both legs at once" if pair.concurrent else "decode after prefill"
-    held = f", KV held for {pair.lease_s:g} s" if pair.lease_s is not None else ""
+    connector = pair.connector
+    legs = "both legs at once" if connector.concurrent else "decode after prefill"
+    held = f", KV held for {connector.lease_s:g} s" if connector.lease_s is not None else ""
     whole = _serves_whole(pool)
     shorter = "shorter ones are served whole by decode workers that may prefill"
     split = f"prompts of {pool.pd_split_min_tokens} tokens and more; {shorter}"
     refused = pool.fallback == "strict" or not whole
     yield f"pair {pair.prefill}, {pair.decode}"
-    yield _line("connector", f"{pair.connector}, {legs}{held}", 2)
+    yield _line("connector", f"{connector.name}, {legs}{held}", 2)
     yield _line("split", split if whole and pool.pd_split_min_tokens else "every prompt", 2)
     yield _line("no prefill", "requests are refused" if refused else "requests are served whole", 2)
 
@@ -180,7 +181,7 @@ def _pair_warnings(settings: Settings, pair: Pair) -> Iterator[str]:
         yield f"pool {pair.decode} has a barrier group but not the slots of each worker, so it binds early"
     decodes = {_host(worker) for worker in _workers(pool)}
     near = [worker for worker in _workers(settings.pools[pair.prefill]) if _loopback(_host(worker))]
-    if pair.connector in BOOTSTRAPPED and near and not all(map(_loopback, decodes)):
+    if pair.connector.name in BOOTSTRAPPED and near and not all(map(_loopback, decodes)):
         yield (
             f"pool {pair.prefill} has the worker {near[0].name}; decode workers elsewhere are told "
             "that address to fetch KV from, and would look on their own machine"

@@ -6,18 +6,18 @@ Separate from the pools, each of which knows nothing of the other.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, fields
+from typing import Any, Final
 
+from router.connectors import CONNECTORS, Connector, build_connector
 from router.core.worker import Role
-from router.settings.pools import Connector, PoolSettings
+from router.settings.pools import ConnectorName, PoolSettings
 
-DEFAULT_CONNECTOR: Final[Connector] = "nixl"
-LEASES_S: Final[Mapping[Connector, float]] = {"nixl": 30.0, "mooncake": 480.0}
-"""How long a producer holds KV that nobody fetches, unless it was told otherwise: vLLM's
-`kv_lease_duration` and `VLLM_MOONCAKE_ABORT_REQUEST_TIMEOUT`."""
-BOOTSTRAPPED: Final[tuple[Connector, ...]] = ("mooncake", "sglang")
+DEFAULT_CONNECTOR: Final[ConnectorName] = "nixl"
+BOOTSTRAPPED: Final[tuple[ConnectorName, ...]] = ("mooncake", "sglang")
 """Connectors whose prefill workers run a bootstrap server that decode workers are told the address of."""
+_OPTIONS: Final = {"kv_lease_s": "lease_s", "mooncake_concurrent": "concurrent"}
+"""Keys of a decode pool that are options of some connectors."""
 
 Pools = Mapping[str, PoolSettings]
 
@@ -29,36 +29,36 @@ class Pair:
     Attributes:
         prefill, decode: names of the pools.
         model: that they serve; None when their workers tell.
-        connector: how KV gets from one to the other.
-        concurrent: both legs are sent at once, so the two workers are chosen together and up front.
-        lease_s: how long a prefill worker holds KV that nobody fetches; None when it holds none for a decode
-            that comes later.
+        connector: how KV gets from one to the other, with its options.
     """
 
     prefill: str
     decode: str
     model: str | None
     connector: Connector
-    concurrent: bool
-    lease_s: float | None
 
 
 def pairs_of(pools: Pools) -> tuple[Pair, ...]:
     """The pairs among pools that `pair_problems` finds nothing wrong with, in the order of decode pools."""
     prefills = {pool.model: name for name, pool in pools.items() if pool.role is Role.PREFILL}
     return tuple(
-        _pair(pools, prefills[pool.model], name)
+        Pair(prefills[pool.model], name, pool.model, _connector(pools[prefills[pool.model]], pool))
         for name, pool in pools.items()
         if pool.role is Role.DECODE and pool.model in prefills
     )
 
 
-def _pair(pools: Pools, prefill: str, decode: str) -> Pair:
-    pool = pools[decode]
-    connector = pool.connector or pools[prefill].connector or DEFAULT_CONNECTOR
-    concurrent = connector == "sglang" or (connector == "mooncake" and pool.mooncake_concurrent)
-    lease_s = pool.kv_lease_s or LEASES_S.get(connector)
-    return Pair(prefill, decode, pool.model, connector, concurrent, lease_s)
+def _connector(prefill: PoolSettings, decode: PoolSettings) -> Connector:
+    name = decode.connector or prefill.connector or DEFAULT_CONNECTOR
+    taken = _options_of(name)
+    said: dict[str, Any] = {option: getattr(decode, key) for key, option in _OPTIONS.items()}
+    return build_connector(
+        name, **{o: value for o, value in said.items() if value is not None and o in taken}
+    )
+
+
+def _options_of(connector: str) -> set[str]:
+    return {option.name for option in fields(CONNECTORS[connector])}
 
 
 def pair_problems(pools: Pools, *, lease_margin_s: float) -> Iterator[str]:
@@ -122,32 +122,33 @@ def _disagreements(pools: Pools, pair: Pair) -> Iterator[str]:
 
 
 def _without_effect(pools: Pools, pair: Pair) -> Iterator[str]:
-    prefill, decode = pools[pair.prefill], pools[pair.decode]
+    prefill, decode, name = pools[pair.prefill], pools[pair.decode], pair.connector.name
     ports = [prefill.bootstrap_port, *(worker.bootstrap_port for worker in prefill.workers)]
-    if pair.connector not in BOOTSTRAPPED and any(ports):
+    if name not in BOOTSTRAPPED and any(ports):
         yield (
-            f"pools.{pair.prefill} has a bootstrap port, which the connector {pair.connector} does not use; "
+            f"pools.{pair.prefill} has a bootstrap port, which the connector {name} does not use; "
             "say connector: sglang or mooncake, or leave the port out"
         )
-    if decode.mooncake_concurrent and pair.connector != "mooncake":
-        yield f"pools.{pair.decode}.mooncake_concurrent is true, but the connector is {pair.connector}"
+    for key, option in _OPTIONS.items():
+        if getattr(decode, key) and option not in _options_of(name):
+            others = " or ".join(other for other in CONNECTORS if option in _options_of(other))
+            yield f"pools.{pair.decode}.{key} is for the connector {others}, and this one is {name}"
     whole = next((worker.name for worker in decode.workers if decode.serves_whole(worker)), None)
-    if pair.connector == "sglang" and (whole or decode.may_prefill):
+    if not pair.connector.decode_takes_whole and (whole or decode.may_prefill):
         yield (
             f"pools.{pair.decode} lets {whole or 'its workers'} serve whole requests, which a decode server "
-            "of SGLang refuses; leave out may_prefill and role: both"
+            f"with the connector {name} refuses; leave out may_prefill and role: both"
         )
-    if decode.kv_lease_s is not None and pair.connector not in LEASES_S:
-        yield f"pools.{pair.decode}.kv_lease_s is set, but the connector {pair.connector} holds no lease"
 
 
 def _lease_problems(pair: Pair, said: float | None, margin_s: float) -> Iterator[str]:
-    if pair.lease_s is None or pair.lease_s > margin_s:
+    lease_s = pair.connector.lease_s
+    if lease_s is None or lease_s > margin_s:
         return
     whose = (
-        f"pools.{pair.decode}.kv_lease_s" if said is not None else f"the lease of connector {pair.connector}"
+        f"the lease of connector {pair.connector.name}" if said is None else f"pools.{pair.decode}.kv_lease_s"
     )
     yield (
-        f"{whose} is {pair.lease_s:g} s, and must be above timeouts.lease_margin_s, which is {margin_s:g} s, "
+        f"{whose} is {lease_s:g} s, and must be above timeouts.lease_margin_s, which is {margin_s:g} s, "
         "or every hand-over would be too late"
     )

@@ -11,22 +11,29 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
+from router.connectors import BOOTSTRAP_PORT
 from router.core.worker import Role
 from router.policies import POLICIES, Shape
 from router.settings.refusals import closest
 from router.settings.section import FilePath, Section, Share
 from router.settings.workers import BootstrapPort, Slots, WorkerSettings, read_workers_file, refuse_twins
 
-__all__ = ["Binding", "Connector", "Fallback", "Mode", "PoolSettings", "WorkerSettings", "read_workers_file"]
+__all__ = [
+    "Binding",
+    "ConnectorName",
+    "Fallback",
+    "Mode",
+    "PoolSettings",
+    "WorkerSettings",
+    "read_workers_file",
+]
 
 DEFAULT_POOL: Final = "default"
 """Name of the pool that flags make, and of the one that exists when none is configured."""
-DEFAULT_BOOTSTRAP_PORT: Final = 8998
-"""Where a Mooncake connector of vLLM and a prefill server of SGLang listen unless they are told otherwise."""
 
 Binding = Literal["auto", "early", "late", "adaptive"]
 Mode = Literal["early", "late", "adaptive"]
-Connector = Literal["nixl", "mooncake", "sglang", "none"]
+ConnectorName = Literal["nixl", "mooncake", "sglang", "none"]
 Fallback = Literal["aggregated", "strict"]
 
 _PAIR: Final = (Role.PREFILL, Role.DECODE)
@@ -72,7 +79,7 @@ class PoolSettings(Section):
     when the policy asks for it or a barrier group is declared. In a decode pool a request comes when it is
     prefilled; `auto` is late there for a barrier group with known slots, and `adaptive` changes between the
     two with the load."""
-    connector: Connector | None = None
+    connector: ConnectorName | None = None
     """How KV gets from the prefill to the decode pool of a pair; said in either, or the same in both. `nixl`
     and `mooncake` are connectors of vLLM, `sglang` is SGLang's bootstrap, `none` is shared storage that the
     engines fill and read by themselves. null: as the other pool says, else nixl."""
@@ -182,7 +189,7 @@ class PoolSettings(Section):
 
     def bootstrap_port_of(self, worker: WorkerSettings) -> int:
         """Port of this prefill worker's bootstrap server; only mooncake and sglang have one."""
-        return worker.bootstrap_port or self.bootstrap_port or DEFAULT_BOOTSTRAP_PORT
+        return worker.bootstrap_port or self.bootstrap_port or BOOTSTRAP_PORT
 
     def misfit(self, worker: WorkerSettings) -> str | None:
         """Why this worker cannot be in a pool of this role, as a clause about "it"; None when it can.

@@ -55,7 +55,7 @@ def test_prefill_and_decode_workers_make_a_pair_with_the_switch_and_without(swit
     }
     assert [worker.url for worker in settings.pools["decode"].workers] == ["http://d:1", "http://d:2"]
     (pair,) = settings.pairs
-    assert (pair.prefill, pair.decode, pair.connector) == ("prefill", "decode", "nixl")
+    assert (pair.prefill, pair.decode, pair.connector.name) == ("prefill", "decode", "nixl")
 
 
 def test_the_switch_alone_makes_a_pair_that_workers_can_be_added_to() -> None:
@@ -121,7 +121,7 @@ def test_the_connector_of_a_flag_wins_over_either_pool_of_the_file(file: Path) -
     text = file.read_text().replace("role: decode,", "role: decode, connector: nixl,")
     file.write_text(text)
     (pair,) = settings_of("--config", str(file), "--kv-connector", "mooncake").pairs
-    assert pair.connector == "mooncake"
+    assert pair.connector.name == "mooncake"
 
 
 def test_flags_of_a_pair_mean_the_one_of_the_file_whatever_its_pools_are_called(file: Path) -> None:
@@ -194,6 +194,6 @@ def test_a_pair_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -
         monkeypatch.setenv(f"POINTSMAN_POOLS__{name}", value)
     settings = settings_of("--decode-policy", "random")
     (pair,) = settings.pairs
-    assert (pair.prefill, pair.decode, pair.connector) == ("p", "d", "none")
+    assert (pair.prefill, pair.decode, pair.connector.name) == ("p", "d", "none")
     decode = settings.pools["d"]
     assert (decode.policy, decode.may_prefill, decode.kv_lease_s) == ("random", True, None)

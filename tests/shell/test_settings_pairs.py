@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from router.connectors import CONNECTORS
+from router.connectors.nixl import NixlConnector
 from router.core.worker import Role
 from router.policies import POLICIES, Shape
 from router.settings import Pair, PoolSettings, Settings, SettingsError, WorkerSettings, load
@@ -37,7 +39,12 @@ def refused_pair(prefill: Pool | None = None, decode: Pool | None = None, **sect
 
 
 def test_a_prefill_and_a_decode_pool_without_a_model_are_a_pair_over_nixl() -> None:
-    assert pair().pairs == (Pair("p", "d", None, "nixl", concurrent=False, lease_s=30.0),)
+    assert pair().pairs == (Pair("p", "d", None, NixlConnector(lease_s=30.0)),)
+
+
+def test_every_connector_can_be_named() -> None:
+    for name in CONNECTORS:
+        assert pair({"connector": name}).pairs[0].connector.name == name
 
 
 def test_pools_of_one_model_are_partners_and_of_another_are_not() -> None:
@@ -52,7 +59,7 @@ def test_pools_of_one_model_are_partners_and_of_another_are_not() -> None:
             }
         }
     )
-    assert [(each.prefill, each.decode, each.connector) for each in settings.pairs] == [
+    assert [(each.prefill, each.decode, each.connector.name) for each in settings.pairs] == [
         ("p2", "d2", "mooncake"),
         ("p1", "d1", "nixl"),
     ]
@@ -116,8 +123,8 @@ def test_the_connector_says_whether_the_legs_run_at_once_and_how_long_kv_is_held
         pair(None, {"connector": connector}),
         pair({"connector": connector}, {"connector": connector}),
     ):
-        (made,) = settings.pairs
-        assert (made.connector, made.concurrent, made.lease_s) == (connector, concurrent, lease_s)
+        made = settings.pairs[0].connector
+        assert (made.name, made.concurrent, made.lease_s) == (connector, concurrent, lease_s)
 
 
 def test_the_two_pools_of_a_pair_agree_on_the_connector() -> None:
@@ -126,15 +133,16 @@ def test_the_two_pools_of_a_pair_agree_on_the_connector() -> None:
 
 
 def test_mooncake_runs_its_legs_at_once_where_it_is_told_to() -> None:
-    assert pair(None, {"connector": "mooncake", "mooncake_concurrent": True}).pairs[0].concurrent
-    assert "mooncake_concurrent is true, but the connector is nixl" in refused_pair(
+    assert pair(None, {"connector": "mooncake", "mooncake_concurrent": True}).pairs[0].connector.concurrent
+    assert "pools.d.mooncake_concurrent is for the connector mooncake, and this one is nixl" in refused_pair(
         None, {"mooncake_concurrent": True}
     )
 
 
 def test_a_lease_is_what_the_engines_were_told() -> None:
-    assert pair(None, {"kv_lease_s": 120}).pairs[0].lease_s == 120
-    assert "the connector none holds no lease" in refused_pair(None, {"kv_lease_s": 9, "connector": "none"})
+    assert pair(None, {"kv_lease_s": 120}).pairs[0].connector.lease_s == 120
+    said = refused_pair(None, {"kv_lease_s": 9, "connector": "none"})
+    assert "pools.d.kv_lease_s is for the connector nixl or mooncake, and this one is none" in said
 
 
 def test_a_lease_that_leaves_no_time_is_refused() -> None:
@@ -173,7 +181,8 @@ def test_a_bootstrap_port_that_nobody_would_use_is_refused(connector: str) -> No
     [{"may_prefill": True}, {"workers": ["http://d:1", {"url": "http://d:2", "role": "both"}]}],
 )
 def test_a_decode_server_of_sglang_serves_no_whole_request(keys: Pool) -> None:
-    assert "which a decode server of SGLang refuses" in refused_pair(None, {"connector": "sglang", **keys})
+    said = refused_pair(None, {"connector": "sglang", **keys})
+    assert "which a decode server with the connector sglang refuses" in said
     pair(None, keys)
 
 
