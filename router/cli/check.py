@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 from router.cli.flags import add_settings_flags, given, notices
 from router.cli.parser import COMMANDS
 from router.cli.reference import reference
+from router.core.binding import Mode
 from router.core.worker import Role
 from router.policies import POLICIES
 from router.settings import Pair, PoolSettings, Settings, WorkerSettings, load, read_workers_file
@@ -135,7 +136,7 @@ def _pool_report(name: str, pool: PoolSettings) -> Iterator[str]:
     yield _line("policy", f"{pool.policy}: {rule}", 2)
     if values:
         yield _line("parameters", ", ".join(values), 2)
-    yield _line("binding", pool.mode, 2)
+    yield _line("binding", pool.mode.value, 2)
     yield _line("workers", str(len(pool.workers)) + (" and a file" if pool.workers_file else ""), 2)
     for worker in _workers(pool):
         yield f"    {worker.name}  {_worker_report(pool, worker)}"
@@ -177,7 +178,7 @@ def _pair_warnings(settings: Settings, pair: Pair) -> Iterator[str]:
                 f"pool {pair.decode} has no worker that may serve whole requests, so {key} changes nothing; "
                 "set may_prefill, or role: both for some workers"
             )
-    if pool.has_barrier and pool.binding == "auto" and pool.mode == "early":
+    if pool.has_barrier and pool.binding == "auto" and pool.mode is Mode.EARLY:
         yield f"pool {pair.decode} has a barrier group but not the slots of each worker, so it binds early"
     decodes = {_host(worker) for worker in _workers(pool)}
     near = [worker for worker in _workers(settings.pools[pair.prefill]) if _loopback(_host(worker))]
@@ -226,7 +227,7 @@ def _pool_warnings(name: str, pool: PoolSettings, settings: Settings) -> Iterato
         yield f"pool {name} starts with no worker; requests get 503 until one is added"
     if len(workers) == 1 and not workers[0].resolves:
         yield f"pool {name} has one worker, so there is nothing to choose and nowhere to retry"
-    if pool.mode != "early":
+    if pool.mode is not Mode.EARLY:
         unknown = [worker.name for worker in workers if pool.slots_of(worker) is None]
         if unknown:
             yield f"pool {name} waits for slots, but {', '.join(unknown)} has none and so gets no request"

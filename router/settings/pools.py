@@ -12,6 +12,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import Field, ValidationInfo, field_validator
 
 from router.connectors import BOOTSTRAP_PORT
+from router.core.binding import Mode
 from router.core.worker import Role
 from router.policies import POLICIES, Shape
 from router.settings.refusals import closest
@@ -32,7 +33,6 @@ DEFAULT_POOL: Final = "default"
 """Name of the pool that flags make, and of the one that exists when none is configured."""
 
 Binding = Literal["auto", "early", "late", "adaptive"]
-Mode = Literal["early", "late", "adaptive"]
 ConnectorName = Literal["nixl", "mooncake", "sglang", "none"]
 Fallback = Literal["aggregated", "strict"]
 
@@ -146,17 +146,17 @@ class PoolSettings(Section):
     def mode(self) -> Mode:
         """When a request gets its worker: as it comes, when there is a slot, or changing with the load."""
         if self.binding != "auto":
-            return self.binding
+            return Mode(self.binding)
         if POLICIES[self.policy].shape is Shape.BATCH:
-            return "late"
+            return Mode.LATE
         if self.role is Role.PREFILL or not self.has_barrier:
-            return "early"
-        return "late" if self.role is Role.BOTH or self.knows_slots else "early"
+            return Mode.EARLY
+        return Mode.LATE if self.role is Role.BOTH or self.knows_slots else Mode.EARLY
 
     @property
     def late_binding(self) -> bool:
         """Whether requests always wait in the router until a worker has a free slot."""
-        return self.mode == "late"
+        return self.mode is Mode.LATE
 
     @property
     def has_barrier(self) -> bool:
@@ -224,7 +224,7 @@ class PoolSettings(Section):
         yield from self._of_its_policy(name)
 
     def _of_its_workers(self, name: str) -> Iterator[str]:
-        needs_slots = self.mode != "early"
+        needs_slots = self.mode is not Mode.EARLY
         for index, worker in enumerate(self.workers):
             where = f"pools.{name}.workers[{index}]"
             if self.model is not None and worker.model not in (None, self.model):

@@ -108,7 +108,7 @@ def test_the_model_is_that_of_both_sides_and_slots_are_those_of_decode_workers()
     settings = settings_of(*PAIR, "--model", "m", "--slots", "64", "--pd-binding", "late")
     prefill, decode = settings.pools["prefill"], settings.pools["decode"]
     assert (prefill.model, decode.model) == ("m", "m")
-    assert (prefill.slots, decode.slots, decode.mode) == (None, 64, "late")
+    assert (prefill.slots, decode.slots, decode.mode.value) == (None, 64, "late")
 
 
 def test_flags_of_the_split_are_those_of_the_decode_pool() -> None:

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from router.connectors import CONNECTORS
 from router.connectors.nixl import NixlConnector
+from router.core.binding import Mode
 from router.core.worker import Role
 from router.policies import POLICIES, Shape
 from router.settings import Pair, PoolSettings, Settings, SettingsError, WorkerSettings, load
@@ -333,7 +334,7 @@ def test_a_revision_is_a_short_word(revision: str) -> None:
 )
 def test_a_decode_pool_binds_late_for_a_barrier_group_with_known_slots(pool: Pool, mode: str) -> None:
     settings = PoolSettings.model_validate(pool)
-    assert settings.mode == mode
+    assert settings.mode.value == mode
     assert settings.late_binding is (mode == "late")
 
 
@@ -366,7 +367,7 @@ def batch_policy(monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def test_a_batch_policy_places_decodes_late_and_no_prefills(batch_policy: str) -> None:
-    assert PoolSettings(role=Role.DECODE, policy=batch_policy, slots=8).mode == "late"
+    assert PoolSettings(role=Role.DECODE, policy=batch_policy, slots=8).mode is Mode.LATE
     said = refused_pair(None, {"policy": batch_policy})
     assert "has no slots, but late binding, which its policy in_batches asks for, needs them" in said
     said = refused_pair({"policy": batch_policy, "slots": 8})
