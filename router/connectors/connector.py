@@ -86,7 +86,8 @@ class LegBody:
     target: bytes | None = None
 
     def __repr__(self) -> str:
-        return f"<LegBody {self.target.decode() if self.target else ''}[{len(self.body)} bytes]>"
+        target = "" if self.target is None else f"{self.target.decode()} "
+        return f"<LegBody {target}[{len(self.body)} bytes]>"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -120,6 +121,8 @@ class Connector(Protocol):
             for longer than its leg lives.
         asks_bootstrap: `Peer.engine_id` is wanted, from the producer's bootstrap server.
         decode_takes_whole: a decode engine serves a request without a hand-over by itself.
+        sequences_on_handle: a request of several sequences may be split. Not where a handle names the KV of
+            one, which is freed when the first of them has read it.
         needs_handle: the decode leg cannot be made before the prefill leg has answered.
     """
 
@@ -133,6 +136,8 @@ class Connector(Protocol):
     def asks_bootstrap(self) -> bool: ...
     @property
     def decode_takes_whole(self) -> bool: ...
+    @property
+    def sequences_on_handle(self) -> bool: ...
     @property
     def needs_handle(self) -> bool: ...
 

@@ -63,6 +63,7 @@ class MooncakeConnector:
     name: ClassVar[str] = "mooncake"
     asks_bootstrap: ClassVar[bool] = True
     decode_takes_whole: ClassVar[bool] = True
+    sequences_on_handle: ClassVar[bool] = False
 
     @property
     def needs_handle(self) -> bool:

@@ -51,6 +51,7 @@ class NixlConnector:
     concurrent: ClassVar[bool] = False
     asks_bootstrap: ClassVar[bool] = False
     decode_takes_whole: ClassVar[bool] = True
+    sequences_on_handle: ClassVar[bool] = False
     needs_handle: ClassVar[bool] = True
 
     def prefill_leg(self, body: bytes, pairing: Pairing) -> LegBody:

@@ -23,6 +23,7 @@ class NoConnector:
     lease_s: ClassVar[float | None] = None
     asks_bootstrap: ClassVar[bool] = False
     decode_takes_whole: ClassVar[bool] = True
+    sequences_on_handle: ClassVar[bool] = True
     needs_handle: ClassVar[bool] = False
 
     def prefill_leg(self, body: bytes, pairing: Pairing) -> LegBody:
