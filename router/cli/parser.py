@@ -23,6 +23,7 @@ COMMANDS: Final[Mapping[str, str]] = {
     "up": "run the router and the mock engines of a configuration",
     "mock": "run mock engines that need no GPU",
     "check": "validate a configuration and say what it does",
+    "drain": "take workers of a running router out of service",
     "replay": "send the requests of a trace to an endpoint and measure it",
 }
 """Each command is the module of that name, with `add_parser(subparsers)` and `run(args) -> int`."""
