@@ -58,20 +58,34 @@ TEXT = {"type": "string", "minLength": 1}
 NUMBER = {"type": "integer", "minimum": 0}
 FLAG = {"type": "boolean"}
 DURATION = {"type": "string", "pattern": r"^(\d+(ms|s|m|h|d))+$"}
+ADDRESS = {"type": "string", "format": "ipv4"}
 TEXTS = many(TEXT)
 LABELS = mapping(TEXT)
 
+GPUS = closed(
+    "driver capabilities", driver={"const": "nvidia"}, device_ids=TEXTS, capabilities={"const": ["gpu"]}
+)
 SERVICE = closed(
     "image",
     build=TEXT, image=TEXT, command=TEXTS,
     ports=many({"type": "string", "pattern": r"^127\.0\.0\.1:\d+:\d+$"}),
     volumes=many({"type": "string", "pattern": r"^[./a-z][^:]*:/[^:]+(:ro)?$"}), environment=LABELS,
-    healthcheck=closed("test", test=TEXTS, interval=DURATION, timeout=DURATION, retries=NUMBER),
+    healthcheck=closed(
+        "test", test=TEXTS, interval=DURATION, timeout=DURATION, retries=NUMBER, start_period=DURATION
+    ),
+    entrypoint=TEXTS, ipc={"const": "host"},
+    networks=mapping(closed("ipv4_address", ipv4_address=ADDRESS)),
+    deploy=closed(resources=closed(reservations=closed(devices=many(GPUS)))),
     depends_on={"oneOf": [TEXTS, mapping(closed("condition", condition={"enum": ["service_healthy"]}))]},
     read_only=FLAG, cap_drop=TEXTS, security_opt=TEXTS, ulimits=mapping(NUMBER), stop_grace_period=DURATION,
     restart={"enum": ["no", "always", "on-failure", "unless-stopped"]},
 )  # fmt: skip
-COMPOSE = closed("services", name=TEXT, services=mapping(SERVICE), volumes=mapping({"type": "object"}))
+COMPOSE = closed(
+    "services",
+    **{"x-engine": {"type": "object"}},
+    name=TEXT, services=mapping(SERVICE), volumes=mapping({"type": "object"}),
+    networks=mapping(closed(ipam=closed(config=many(closed("subnet", subnet=TEXT))))),
+)  # fmt: skip
 
 PROMETHEUS = closed(
     "global scrape_configs",
@@ -193,6 +207,7 @@ SERVICE_OBJECT = closed(
     ("name", "schema"),
     [
         ("compose.yaml", COMPOSE),
+        ("pairs.compose.yaml", COMPOSE),
         ("prometheus/prometheus.yml", PROMETHEUS),
         ("prometheus/rules.yml", RULES),
         ("grafana/provisioning/datasources/prometheus.yaml", DATASOURCES),
@@ -255,9 +270,10 @@ def test_every_configuration_is_one_that_the_router_takes(tmp_path: Path) -> Non
 
 
 def commands() -> Iterator[list[str]]:
-    for service in document("compose.yaml")["services"].values():
-        if service["image"] == "pointsman":
-            yield service["command"]
+    for name in ("compose.yaml", "pairs.compose.yaml"):
+        for service in document(name)["services"].values():
+            if service["image"] == "pointsman":
+                yield service["command"]
     yield resources()["Deployment"]["spec"]["template"]["spec"]["containers"][0]["args"]
     unit = (DEPLOY / "systemd/pointsman.service").read_text(encoding="utf-8")
     for line in re.findall(r"^ExecStart(?:Pre)?=\S+/pointsman (.+)$", unit, re.MULTILINE):
@@ -274,14 +290,16 @@ def test_every_command_is_one_that_the_program_takes(words: list[str]) -> None:
 
 
 def test_every_configuration_is_mounted_where_its_command_looks() -> None:
-    router = document("compose.yaml")["services"]["router"]
-    assert f"./pointsman.yaml:{router['command'][-1]}:ro" in router["volumes"]
+    for name, config in (("compose.yaml", "pointsman.yaml"), ("pairs.compose.yaml", "pairs.yaml")):
+        router = document(name)["services"]["router"]
+        assert f"./{config}:{router['command'][-1]}:ro" in router["volumes"]
     container = resources()["Deployment"]["spec"]["template"]["spec"]["containers"][0]
     assert container["args"][-1] == container["volumeMounts"][0]["mountPath"] + "/config.yaml"
 
 
-def test_what_compose_mounts_exists() -> None:
-    compose = document("compose.yaml")
+@pytest.mark.parametrize("name", ["compose.yaml", "pairs.compose.yaml"])
+def test_what_compose_mounts_exists(name: str) -> None:
+    compose = document(name)
     for service in compose["services"].values():
         for volume in service.get("volumes", ()):
             source = volume.partition(":")[0]
@@ -299,8 +317,9 @@ def test_prometheus_scrapes_what_compose_runs() -> None:
 def test_nothing_is_killed_while_it_drains() -> None:
     pod = resources()["Deployment"]["spec"]["template"]["spec"]
     assert pod["terminationGracePeriodSeconds"] > DRAIN_S
-    grace = document("compose.yaml")["services"]["router"]["stop_grace_period"]
-    assert int(grace.removesuffix("s")) > DRAIN_S
+    for name in ("compose.yaml", "pairs.compose.yaml"):
+        grace = document(name)["services"]["router"]["stop_grace_period"]
+        assert int(grace.removesuffix("s")) > DRAIN_S
     unit = (DEPLOY / "systemd/pointsman.service").read_text(encoding="utf-8")
     found = re.search(r"^TimeoutStopSec=(\d+)$", unit, re.MULTILINE)
     assert found is not None
