@@ -189,9 +189,10 @@ Ctrl-C stops all of it."""
 
 
 def _name(group: MockGroup) -> str:
+    kind = "mock" if group.role == "both" else f"mock {group.role}"
     if group.count == 1:
-        return f"the mock engine on port {group.port}"
-    return f"the {group.count} mock engines on ports {group.ports[0]}-{group.ports[-1]}"
+        return f"the {kind} engine on port {group.port}"
+    return f"the {group.count} {kind} engines on ports {group.ports[0]}-{group.ports[-1]}"
 
 
 def _model(settings: Settings) -> str:

@@ -11,6 +11,7 @@ from typing import Annotated, Final, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
+from router.settings.pools import ConnectorName
 from router.settings.section import Section
 
 FlagValue = str | int | float | bool
@@ -32,6 +33,16 @@ class MockGroup(Section):
     """GPU that it pretends to have: a40, a6000, a100, h100, h200, ascend-910c."""
     dialect: Literal["vllm", "sglang"] = "vllm"
     """Whose API and metrics it shows."""
+    role: Literal["both", "prefill", "decode"] = "both"
+    """What it is for; engines of one role hand KV over."""
+    kv_connector: ConnectorName | None = None
+    """How it hands KV over; null: as the mock has it, nixl for a vLLM engine of one role."""
+    kv_lease_s: Annotated[float, Field(gt=0, le=86_400)] | None = None
+    """How long a prefill engine holds KV that nobody fetches; null: as the mock has it."""
+    kv_bandwidth_gbps: Annotated[float, Field(gt=0, le=100_000)] | None = None
+    """Gigabits that one KV transfer moves in an engine second; null: as the mock has it."""
+    kv_load_failure_policy: Literal["fail", "recompute"] | None = None
+    """What a decode engine does with a request whose KV does not come; null: as the mock has it."""
     max_num_seqs: Annotated[int, Field(ge=1, le=100_000)] | None = None
     """Sequences that run at once; null: as the mock has it."""
     kv_tokens: Annotated[int, Field(ge=1)] | None = None
@@ -66,6 +77,11 @@ class MockGroup(Section):
             "model": self.model,
             "gpu": self.gpu,
             "dialect": self.dialect,
+            "role": self.role if self.role != "both" else None,
+            "kv-connector": self.kv_connector,
+            "kv-lease-s": self.kv_lease_s,
+            "kv-bandwidth-gbps": self.kv_bandwidth_gbps,
+            "kv-load-failure-policy": self.kv_load_failure_policy,
             "max-num-seqs": self.max_num_seqs,
             "kv-tokens": self.kv_tokens,
             "time-scale": self.time_scale,

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from engines.mock.__main__ import parser as mock_parser
 from router.__main__ import main
 from router.cli.check import report, warnings
 from router.cli.flags import FLAGS
@@ -50,6 +51,23 @@ def test_the_demo_fleet_is_the_one_that_the_pool_names() -> None:
     assert [worker.url for worker in demo.workers] == engines
     assert {group.kv_tokens for group in settings.mock.fleet} == {60_000}
     assert {group.model for group in settings.mock.fleet} == {demo.model}
+
+
+def test_a_demonstration_of_a_pair_is_good_and_its_engines_are_the_workers(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    path = ROOT / "tests" / "shell" / "demo_pairs.yaml"
+    assert main(["check", "--config", str(path)]) == 0
+    assert "warning" not in capsys.readouterr().out
+    settings = load(path)
+    (pair,) = settings.pairs
+    for group, name in zip(settings.mock.fleet, (pair.prefill, pair.decode), strict=True):
+        pool = settings.pools[name]
+        assert group.role == pool.role.value
+        assert [worker.url for worker in pool.workers] == [f"http://127.0.0.1:{port}" for port in group.ports]
+        assert (group.model, group.gpu, group.kv_tokens) == (pool.model, "a40", 60_000)
+        assert mock_parser().parse_args(group.arguments).role == group.role
+    assert [len(settings.pools[name].workers) for name in (pair.prefill, pair.decode)] == [2, 4]
 
 
 def test_the_report_says_which_policy_each_pool_runs_with_which_parameters() -> None:

@@ -80,6 +80,16 @@ def test_a_group_of_engines_is_one_program_on_consecutive_ports() -> None:
     assert engines.ready_urls == ("http://127.0.0.1:9001/health", "http://127.0.0.1:9002/health")
 
 
+def test_engines_of_one_role_are_called_so() -> None:
+    settings = Settings.model_validate(
+        {"mock": {"fleet": [{"role": "prefill", "count": 2}, {"role": "decode", "port": 9003}]}}
+    )
+    assert [program.name for program in plan(settings, CONFIG, []).engines] == [
+        "the 2 mock prefill engines on ports 9001-9002",
+        "the mock decode engine on port 9003",
+    ]
+
+
 def test_the_router_reads_the_same_file_and_flags() -> None:
     router = plan(fleet(), Path("x.yaml"), ["--port=31000"]).router
     assert router.command[-5:] == ("router", "serve", "--config", "x.yaml", "--port=31000")

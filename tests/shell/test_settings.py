@@ -379,6 +379,20 @@ def test_a_mock_group_says_itself_in_flags() -> None:
     assert words[6:] == ["--kv-tokens", "100", "--max-model-len", "8192", "--quiet", "--no-no"]
 
 
+def test_a_mock_group_of_one_role_says_so_in_flags() -> None:
+    group = MockGroup(
+        role="prefill",
+        kv_connector="nixl",
+        kv_lease_s=12,
+        kv_bandwidth_gbps=25.5,
+        kv_load_failure_policy="recompute",
+    )
+    assert " ".join(group.arguments[6:]) == (
+        "--role prefill --kv-connector nixl --kv-lease-s 12.0 --kv-bandwidth-gbps 25.5 "
+        "--kv-load-failure-policy recompute"
+    )
+
+
 def test_ports_of_mock_groups_must_exist_and_differ() -> None:
     with pytest.raises(ValidationError, match="end above 65535"):
         MockGroup(port=65535, count=2)
