@@ -1,0 +1,217 @@
+"""How many more tokens a request writes, given how many it has written: the survival of output lengths.
+
+Separate because every predictor that has seen lengths rests on it, whatever it groups them by. Source of the
+estimate: Survival of BalanceRoute, arXiv 2605.06113. Lengths that were cut (by the client's bound, or because
+the client left) are not taken for ends but as "at least this long": Kaplan and Meier, "Nonparametric
+estimation from incomplete observations", 1958. Without any cut length both are the same.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from bisect import bisect_right
+from collections.abc import Iterable
+from itertools import accumulate
+from operator import mul
+from typing import NamedTuple
+
+TABLE_SHIFT = 4
+"""A table has an entry for every 16 tokens written."""
+
+MAX_TABLE_TOKENS = 1 << 15
+"""Beyond so many tokens written a table says what it says beyond the longest length seen."""
+
+MAX_HORIZON = 250
+"""Most steps ahead, so that a table entry is a byte."""
+
+
+class Length(NamedTuple):
+    """One output length.
+
+    Attributes:
+        ended: the model ended it; False: it would have become longer.
+        weight: above 0.
+    """
+
+    tokens: int
+    ended: bool = True
+    weight: float = 1.0
+
+
+class SurvivalCurve:
+    """P(length > a) from lengths seen, and what follows from it. Immutable.
+
+    State: the distinct lengths at which something ended, ascending, and the cumulated probability of ending
+    up to each (`_ended`) and of that times the length (`_moment`), both with a 0 in front.
+    """
+
+    __slots__ = ("_ended", "_moment", "_values")
+
+    def __init__(self, lengths: Iterable[Length]) -> None:
+        masses = _kaplan_meier(sorted(lengths))
+        self._values = [tokens for tokens, _ in masses]
+        probabilities = [mass for _, mass in masses]
+        self._ended: list[float] = list(accumulate(probabilities, initial=0.0))
+        self._moment: list[float] = list(accumulate(map(mul, self._values, probabilities), initial=0.0))
+
+    def finishing(self, written: int, steps: int) -> float:
+        """P(ends within `steps` more | still runs after `written`). 0 beyond the longest length seen."""
+        low, high = self._range(written, steps)
+        alive = 1.0 - self._ended[low]
+        return (self._ended[high] - self._ended[low]) / alive if high > low else 0.0
+
+    def mean_rest(self, written: int, steps: int) -> float | None:
+        """E[rest | ends within `steps` more]; None when nothing seen does."""
+        low, high = self._range(written, steps)
+        if high == low:
+            return None
+        ending = self._ended[high] - self._ended[low]
+        return (self._moment[high] - self._moment[low]) / ending - written
+
+    def expected_steps(self, written: int, steps: int) -> float:
+        """E[min(rest, steps) | still runs after `written`] = (1 − p) steps + p × mean rest, in [0, steps].
+
+        Beyond the longest length seen nothing is known, and it counts as staying: `steps`.
+        """
+        rest = self.mean_rest(written, steps)
+        if rest is None:
+            return float(steps)
+        ending = self.finishing(written, steps)
+        return (1.0 - ending) * steps + ending * rest
+
+    def mean_length(self) -> float | None:
+        """E[length]; what was longer than all that ended counts as the longest. None when nothing ended."""
+        if not self._values:
+            return None
+        return self._moment[-1] + max(1.0 - self._ended[-1], 0.0) * self._values[-1]
+
+    def table(self, horizon: int) -> bytes:
+        """In how many of the `horizon` + 1 steps from now on it is still there, at least in this one.
+
+        Entry i is for 16 i tokens written; there is none beyond the longest length seen, where it stays. A
+        request whose expected steps reach the horizon stays in all of them: `horizon` + 1.
+
+        Args:
+            horizon: at least 1 and at most `MAX_HORIZON`.
+        """
+        if not self._values:
+            return b""
+        last = min(self._values[-1], MAX_TABLE_TOKENS) - 1
+        entries = [
+            math.ceil(self.expected_steps(written, horizon))
+            for written in range(0, last + 1, 1 << TABLE_SHIFT)
+        ]
+        return bytes([horizon + 1 if steps >= horizon else max(steps, 1) for steps in entries])
+
+    def _range(self, written: int, steps: int) -> tuple[int, int]:
+        return bisect_right(self._values, written), bisect_right(self._values, written + steps)
+
+    def __repr__(self) -> str:
+        longest = self._values[-1] if self._values else 0
+        return f"<SurvivalCurve [{len(self._values)} lengths up to {longest} tokens]>"
+
+
+def _kaplan_meier(lengths: list[Length]) -> list[tuple[int, float]]:
+    """Probability of ending at each length. A cut length gives its share to the longer ones; what is left
+    over was cut beyond all ends."""
+    at_risk = sum([one.weight for one in lengths])
+    surviving = 1.0
+    masses: list[tuple[int, float]] = []
+    index = 0
+    while index < len(lengths):
+        tokens, ended, gone = lengths[index].tokens, 0.0, 0.0
+        while index < len(lengths) and lengths[index].tokens == tokens:
+            gone += lengths[index].weight
+            ended += lengths[index].weight if lengths[index].ended else 0.0
+            index += 1
+        if ended:
+            # With the last one nothing stays at risk: the quotient is 1, and rounding must not exceed it.
+            mass = surviving * min(ended / at_risk, 1.0)
+            masses.append((tokens, mass))
+            surviving -= mass
+        at_risk -= gone
+    return masses
+
+
+class RecentLengths:
+    """The last lengths of one kind of request; a length counts half after `half_life_s`.
+
+    State: two rings of equal length (`_tokens`, negative for a cut one, and `_at`), the place of the next
+    (`_next`), the decayed count `_weight` as of the newest, and the curve and table made last.
+    """
+
+    __slots__ = (
+        "_at",
+        "_curve",
+        "_limit",
+        "_new",
+        "_newest",
+        "_next",
+        "_table",
+        "_tokens",
+        "_weight",
+        "half_life_s",
+    )
+
+    def __init__(self, limit: int, half_life_s: float) -> None:
+        self._limit = limit
+        self.half_life_s = half_life_s
+        self._tokens = array("q")
+        self._at = array("d")
+        self._next = 0
+        self._weight = 0.0
+        self._newest = 0.0
+        self._new = 0  # since the curve was made
+        self._curve: SurvivalCurve | None = None
+        self._table: tuple[SurvivalCurve, int, bytes] | None = None
+
+    def add(self, tokens: int, now: float, *, ended: bool) -> None:
+        """Takes a length of at least 1."""
+        signed = tokens if ended else -tokens
+        if len(self._tokens) < self._limit:
+            self._tokens.append(signed)
+            self._at.append(now)
+        else:
+            self._tokens[self._next], self._at[self._next] = signed, now
+            self._next = (self._next + 1) % self._limit
+        self._weight = min(self.weight(now) + 1.0, self._limit)
+        self._newest = now
+        self._new += 1
+
+    def weight(self, now: float) -> float:
+        """How many lengths of this instant it is worth."""
+        return self._weight * self._decay(now - self._newest)
+
+    def curve(self) -> SurvivalCurve:
+        """The curve, made anew when an eighth of the lengths are new."""
+        if self._curve is None or self._new * 8 >= len(self._tokens):
+            self._curve = SurvivalCurve(
+                [
+                    Length(abs(tokens), tokens > 0, self._decay(self._newest - at))
+                    for tokens, at in zip(self._tokens, self._at, strict=True)
+                ]
+            )
+            self._new = 0
+        return self._curve
+
+    def table(self, horizon: int) -> bytes:
+        """The table of the curve; see there."""
+        curve = self.curve()
+        if self._table is None or self._table[:2] != (curve, horizon):
+            self._table = (curve, horizon, curve.table(horizon))
+        return self._table[2]
+
+    def lengths(self, now: float) -> list[tuple[int, float]]:
+        """(tokens, age in s) of each, oldest first; tokens are negative for a cut one."""
+        order = [*range(self._next, len(self._tokens)), *range(self._next)]
+        return [(self._tokens[n], now - self._at[n]) for n in order]
+
+    def _decay(self, age_s: float) -> float:
+        return math.exp2(-max(age_s, 0.0) / self.half_life_s) if age_s < 60 * self.half_life_s else 2.0**-60
+
+    def __len__(self) -> int:
+        return len(self._tokens)
+
+    def __repr__(self) -> str:
+        return f"<RecentLengths [{len(self._tokens)} of {self._limit}]>"
