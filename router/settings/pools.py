@@ -23,7 +23,6 @@ __all__ = [
     "Binding",
     "ConnectorName",
     "Fallback",
-    "Mode",
     "PoolSettings",
     "WorkerSettings",
     "read_workers_file",
