@@ -1,4 +1,4 @@
-"""Laws of the radix tree over prompt text."""
+"""Laws of the radix tree of prefixes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from router.core.errors import InternalError
-from router.core.prefix_text import END_BYTES, NODE_BYTES, End, Node, Root, TextBook, TextTree, common_length
+from router.core.prefix_tree import END_BYTES, NODE_BYTES, Book, End, Node, PrefixTree, Root, common_length
 from router.core.prompt_key import Partition
 
 PART = Partition("model", "", "")
@@ -21,7 +21,7 @@ EVERYBODY = (1 << 64) - 1
 
 
 def held_by(
-    tree: TextTree, data: bytes, partition: Partition = PART, live: int = EVERYBODY
+    tree: PrefixTree, data: bytes, partition: Partition = PART, live: int = EVERYBODY
 ) -> dict[int, int]:
     """Bytes held, by bit."""
     found = {}
@@ -32,7 +32,7 @@ def held_by(
     return found
 
 
-def sure(tree: TextTree, book: TextBook, data: bytes, now: float = 0.0) -> End:
+def sure(tree: PrefixTree, book: Book, data: bytes, now: float = 0.0) -> End:
     end = tree.insert(PART, data, book, now).end
     tree.confirm(end, book, now)
     return end
@@ -52,12 +52,12 @@ def path(node: Node | None) -> bytes:
     return b"".join(reversed(edges))
 
 
-def audit(tree: TextTree, books: Iterable[TextBook]) -> None:
+def audit(tree: PrefixTree, books: Iterable[Book]) -> None:
     """Every law of the tree that can be read off it, and the account against the sum over its parts."""
     books = list(books)
     nodes = list(tree)
     roots = [node for node in nodes if isinstance(node, Root)]
-    total = sum(root.bytes for root in roots) + END_BYTES * sum(len(book.ends) for book in books)
+    total = sum(root.used_bytes for root in roots) + END_BYTES * sum(len(book.ends) for book in books)
     held: Counter[int] = Counter()
     ends: Counter[int] = Counter()
     for book in books:
@@ -83,7 +83,7 @@ def audit(tree: TextTree, books: Iterable[TextBook]) -> None:
                 held[book.bit] += len(node.edge)
                 assert node in book.ends or any(c.mask & book.bit for c in node.children.values())
     assert all(book.held_bytes == held[book.bit] for book in books)
-    assert tree.bytes == total
+    assert tree.used_bytes == total
     assert tree.nodes == len(nodes) - len(roots)
 
 
@@ -91,7 +91,7 @@ def audit(tree: TextTree, books: Iterable[TextBook]) -> None:
 
 
 def test_every_holder_is_found_with_its_own_length() -> None:
-    tree, one, two, three = TextTree(), TextBook(1), TextBook(2), TextBook(4)
+    tree, one, two, three = PrefixTree(), Book(1), Book(2), Book(4)
     sure(tree, one, b"system: be kind. user: hello")
     sure(tree, two, b"system: be kind. user: what")
     sure(tree, three, b"system: be brief.")
@@ -101,7 +101,7 @@ def test_every_holder_is_found_with_its_own_length() -> None:
 
 
 def test_workers_that_are_gone_are_masked_out() -> None:
-    tree, one, two = TextTree(), TextBook(1), TextBook(2)
+    tree, one, two = PrefixTree(), Book(1), Book(2)
     sure(tree, one, b"abc")
     sure(tree, two, b"abc")
     assert held_by(tree, b"abc", live=2) == {2: 3}
@@ -109,27 +109,27 @@ def test_workers_that_are_gone_are_masked_out() -> None:
 
 
 def test_partitions_share_nothing() -> None:
-    tree, book = TextTree(), TextBook(1)
+    tree, book = PrefixTree(), Book(1)
     sure(tree, book, b"abc")
     assert held_by(tree, b"abc", OTHER) == {}
 
 
 def test_a_prompt_within_a_longer_one_is_held_whole() -> None:
-    tree, book = TextTree(), TextBook(1)
+    tree, book = PrefixTree(), Book(1)
     sure(tree, book, b"abcdef")
     assert held_by(tree, b"abc") == {1: 3}
     assert tree.nodes == 1
 
 
 def test_bytes_are_the_unit_of_every_text() -> None:
-    tree, book = TextTree(), TextBook(1)
+    tree, book = PrefixTree(), Book(1)
     sure(tree, book, "größer".encode())
     assert held_by(tree, "größte".encode()) == {1: len("größ".encode())}
 
 
 def test_nobody_holds_an_empty_text() -> None:
-    with pytest.raises(InternalError, match="empty text"):
-        TextTree().insert(PART, b"", TextBook(1), 0.0)
+    with pytest.raises(InternalError, match="nothing cannot"):
+        PrefixTree().insert(PART, b"", Book(1), 0.0)
 
 
 @given(
@@ -150,13 +150,13 @@ def test_common_length_is_that_of_a_byte_by_byte_comparison(
 
 
 def test_a_dispatched_prompt_is_believed_at_once() -> None:
-    tree, book = TextTree(), TextBook(1)
+    tree, book = PrefixTree(), Book(1)
     tree.insert(PART, b"abc", book, 0.0)
     assert held_by(tree, b"abcd") == {1: 3}
 
 
 def test_a_withdrawn_prompt_leaves_what_was_there_before() -> None:
-    tree, book = TextTree(), TextBook(1)
+    tree, book = PrefixTree(), Book(1)
     sure(tree, book, b"system. first")
     tree.withdraw(tree.insert(PART, b"system. second", book, 1.0).end, book)
     assert held_by(tree, b"system. second") == {1: 8}
@@ -165,35 +165,35 @@ def test_a_withdrawn_prompt_leaves_what_was_there_before() -> None:
 
 
 def test_a_withdrawn_prompt_stays_while_another_of_the_same_text_runs() -> None:
-    tree, book = TextTree(), TextBook(1)
+    tree, book = PrefixTree(), Book(1)
     first, second = (tree.insert(PART, b"abc", book, 0.0).end for _ in range(2))
     tree.withdraw(first, book)
     assert held_by(tree, b"abc") == {1: 3}
     tree.withdraw(second, book)
     assert held_by(tree, b"abc") == {}
-    assert tree.bytes == 0
+    assert tree.used_bytes == 0
 
 
 def test_a_prompt_that_was_confirmed_once_is_not_withdrawn_by_a_later_failure() -> None:
-    tree, book = TextTree(), TextBook(1)
+    tree, book = PrefixTree(), Book(1)
     sure(tree, book, b"abc")
     tree.withdraw(tree.insert(PART, b"abc", book, 1.0).end, book)
     assert held_by(tree, b"abc") == {1: 3}
 
 
 def test_an_outcome_after_eviction_changes_nothing() -> None:
-    tree, book = TextTree(), TextBook(1)
+    tree, book = PrefixTree(), Book(1)
     kept, lost = (tree.insert(PART, text, book, 0.0).end for text in (b"abc", b"xyz"))
     tree.evict(book)
     tree.evict(book)
     tree.confirm(kept, book, 1.0)
     tree.withdraw(lost, book)
     assert tree.extend(kept, b"d", book, 1.0) is None
-    assert tree.bytes == book.held_bytes == 0
+    assert tree.used_bytes == book.held_bytes == 0
 
 
 def test_an_outcome_that_comes_twice_is_a_bug() -> None:
-    tree, book = TextTree(), TextBook(1)
+    tree, book = PrefixTree(), Book(1)
     end = sure(tree, book, b"abc")
     with pytest.raises(InternalError, match="more often"):
         tree.confirm(end, book, 1.0)
@@ -202,9 +202,9 @@ def test_an_outcome_that_comes_twice_is_a_bug() -> None:
 
 
 def test_an_answer_continues_the_text_of_its_prompt() -> None:
-    tree, book = TextTree(), TextBook(1)
+    tree, book = PrefixTree(), Book(1)
     end = sure(tree, book, b"question ")
-    sure(tree, TextBook(2), b"question also asked")  # splits nothing away from under the end
+    sure(tree, Book(2), b"question also asked")  # splits nothing away from under the end
     longer = tree.extend(end, b"answer", book, 1.0)
     assert longer is not None
     tree.confirm(longer.end, book, 1.0)
@@ -212,7 +212,7 @@ def test_an_answer_continues_the_text_of_its_prompt() -> None:
 
 
 def test_an_insertion_says_what_was_held_before_it() -> None:
-    tree, book = TextTree(), TextBook(1)
+    tree, book = PrefixTree(), Book(1)
     sure(tree, book, b"turn one.", now=5.0)
     found = tree.insert(PART, b"turn one. turn two.", book, 6.0)
     assert (found.held, found.sure, found.sure_touched) == (9, 9, 5.0)
@@ -221,7 +221,7 @@ def test_an_insertion_says_what_was_held_before_it() -> None:
 
 
 def test_a_prefix_in_flight_is_held_but_not_sure() -> None:
-    tree, book = TextTree(), TextBook(1)
+    tree, book = PrefixTree(), Book(1)
     tree.insert(PART, b"abc", book, 0.0)
     found = tree.insert(PART, b"abcd", book, 0.0)
     assert (found.held, found.sure) == (3, 0)
@@ -231,7 +231,7 @@ def test_a_prefix_in_flight_is_held_but_not_sure() -> None:
 
 
 def test_the_turns_of_a_conversation_become_one_node() -> None:
-    tree, book, text = TextTree(), TextBook(1), b""
+    tree, book, text = PrefixTree(), Book(1), b""
     for turn in range(20):
         text += b"turn %d. " % turn
         sure(tree, book, text, now=turn)
@@ -241,7 +241,7 @@ def test_the_turns_of_a_conversation_become_one_node() -> None:
 
 
 def test_a_node_is_joined_again_when_its_branch_is_gone() -> None:
-    tree, book = TextTree(), TextBook(1)
+    tree, book = PrefixTree(), Book(1)
     sure(tree, book, b"abc-one")
     for number in range(50):
         tree.withdraw(tree.insert(PART, b"abc-%d" % number, book, 1.0).end, book)
@@ -249,7 +249,7 @@ def test_a_node_is_joined_again_when_its_branch_is_gone() -> None:
 
 
 def test_a_node_that_others_hold_apart_is_not_joined() -> None:
-    tree, one, two = TextTree(), TextBook(1), TextBook(2)
+    tree, one, two = PrefixTree(), Book(1), Book(2)
     sure(tree, one, b"abcdef")
     sure(tree, two, b"abc")
     assert held_by(tree, b"abcdef") == {1: 6, 2: 3}
@@ -260,7 +260,7 @@ def test_a_node_that_others_hold_apart_is_not_joined() -> None:
 
 
 def test_the_least_recently_used_end_goes_first() -> None:
-    tree, book = TextTree(), TextBook(1)
+    tree, book = PrefixTree(), Book(1)
     for now, text in enumerate((b"first", b"second", b"third", b"first")):
         sure(tree, book, text, now=now)
     tree.evict(book)
@@ -270,17 +270,17 @@ def test_the_least_recently_used_end_goes_first() -> None:
 
 
 def test_eviction_takes_leaves_before_what_they_stand_on() -> None:
-    tree, book = TextTree(), TextBook(1)
+    tree, book = PrefixTree(), Book(1)
     sure(tree, book, b"system. one", now=0.0)
     sure(tree, book, b"system. two", now=1.0)
     tree.evict(book)
     assert held_by(tree, b"system. one") == {1: 8}
     tree.evict(book)
-    assert tree.bytes == 0
+    assert tree.used_bytes == 0
 
 
 def test_a_prefix_is_as_old_as_its_youngest_continuation() -> None:
-    tree, one, two = TextTree(), TextBook(1), TextBook(2)
+    tree, one, two = PrefixTree(), Book(1), Book(2)
     for book in (two, one):
         sure(tree, book, b"system. one", now=0.0)
         sure(tree, book, b"system. two", now=1.0)
@@ -293,7 +293,7 @@ def test_a_prefix_is_as_old_as_its_youngest_continuation() -> None:
 
 
 def test_evicting_one_worker_leaves_the_text_to_the_others() -> None:
-    tree, one, two = TextTree(), TextBook(1), TextBook(2)
+    tree, one, two = PrefixTree(), Book(1), Book(2)
     sure(tree, one, b"abc")
     sure(tree, two, b"abc")
     tree.evict(one)
@@ -311,8 +311,8 @@ class Story(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.tree = TextTree()
-        self.books = [TextBook(1 << n) for n in range(3)]
+        self.tree = PrefixTree()
+        self.books = [Book(1 << n) for n in range(3)]
         self.sure: list[set[bytes]] = [set() for _ in self.books]
         self.pending: list[Counter[bytes]] = [Counter() for _ in self.books]
         self.claims: list[tuple[int, bytes, End]] = []
@@ -391,7 +391,7 @@ class Story(RuleBasedStateMachine):
         for book in self.books:
             while book.ends:
                 self.tree.evict(book)
-        assert self.tree.bytes == self.tree.nodes == 0
+        assert self.tree.used_bytes == self.tree.nodes == 0
 
 
 Story.TestCase.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
@@ -403,7 +403,7 @@ TestStory = Story.TestCase
 
 def test_the_account_is_an_upper_bound_of_the_memory_taken() -> None:
     texts = [b"system %d. " % (n % 7) + b"%d asks: " % (n * 7919 % 5_000) + bytes(50) for n in range(3_000)]
-    tree, books = TextTree(), [TextBook(1 << n) for n in range(0, 64, 8)]
+    tree, books = PrefixTree(), [Book(1 << n) for n in range(0, 64, 8)]
     tracemalloc.start()
     try:
         before = tracemalloc.get_traced_memory()[0]
@@ -412,4 +412,4 @@ def test_the_account_is_an_upper_bound_of_the_memory_taken() -> None:
         taken = tracemalloc.get_traced_memory()[0] - before
     finally:
         tracemalloc.stop()
-    assert 0.5 * tree.bytes < taken < tree.bytes
+    assert 0.5 * tree.used_bytes < taken < tree.used_bytes

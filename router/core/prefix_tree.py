@@ -1,7 +1,8 @@
-"""A radix tree over prompt text: which workers are believed to hold which prefix, to the byte.
+"""A radix tree over bytes: which workers are believed to hold which prefix.
 
-Separate because it needs no tokenizer, and because text is kept in one piece where nothing branches: a match
-costs a comparison of memory per node visited, not a step per byte.
+Separate because it does not know what its bytes mean: the text of prompts, for which it needs no tokenizer,
+or the chained hashes of their token blocks. Bytes stay in one piece where nothing branches: a match costs a
+comparison of memory per node visited, not a step per byte.
 
 Laws of the tree:
 
@@ -26,7 +27,7 @@ from router.core.errors import InternalError
 from router.core.prompt_key import Partition
 
 NODE_BYTES = 288
-"""What a node takes beside its text: itself, its edge's header, its children's table, its place in its
+"""What a node takes beside its bytes: itself, its edge's header, its children's table, its place in its
 parent's, a mask of up to 256 bits. Measured on CPython 3.11, with some margin for the allocator."""
 
 END_BYTES = 224
@@ -42,7 +43,7 @@ _CHARACTER_BYTES = 4  # of a str, at most
 # Nodes and ends hold no references that the garbage collector must see: the tree itself takes apart what it
 # drops. Left out of its rounds, an index of a million nodes does not lengthen them.
 class Node(msgspec.Struct, eq=False, gc=False):
-    """What follows its parent's text, up to the next place where texts part or end."""
+    """What follows its parent's bytes, up to the next place where prompts part or end."""
 
     edge: bytes
     parent: Node | None
@@ -57,7 +58,7 @@ class Root(Node, eq=False, gc=False):
     partition: Partition = Partition("", "", "")
 
     @property
-    def bytes(self) -> int:
+    def used_bytes(self) -> int:
         return NODE_BYTES + _CHARACTER_BYTES * sum(map(len, self.partition))
 
 
@@ -77,12 +78,12 @@ class End(msgspec.Struct, eq=False, gc=False):
     sure: bool = False
 
 
-class TextBook:
+class Book:
     """The ends of one worker's incarnation, least recently used first. The tree alone writes it.
 
     Attributes:
         bit: its bit in the masks.
-        held_bytes: text of all nodes that it holds.
+        held_bytes: lengths of all nodes that it holds.
     """
 
     __slots__ = ("bit", "ends", "held_bytes", "queued")
@@ -101,7 +102,7 @@ class TextBook:
         return None
 
     def __repr__(self) -> str:
-        return f"<TextBook {self.bit.bit_length() - 1} [{len(self.ends)} ends | {self.held_bytes} bytes]>"
+        return f"<Book {self.bit.bit_length() - 1} [{len(self.ends)} ends | {self.held_bytes} bytes]>"
 
 
 class Inserted(msgspec.Struct, frozen=True, gc=False):
@@ -120,18 +121,18 @@ class Inserted(msgspec.Struct, frozen=True, gc=False):
     sure_touched: float
 
 
-class TextTree:
+class PrefixTree:
     """All partitions' trees.
 
     Attributes:
-        bytes: what nodes, text and ends take, by `NODE_BYTES` and `END_BYTES`.
+        used_bytes: what nodes, edges and ends take, by `NODE_BYTES` and `END_BYTES`.
     """
 
-    __slots__ = ("_roots", "bytes", "nodes")
+    __slots__ = ("_roots", "nodes", "used_bytes")
 
     def __init__(self) -> None:
         self._roots: dict[Partition, Root] = {}
-        self.bytes = 0
+        self.used_bytes = 0
         self.nodes = 0
 
     # --- reading -------------------------------------------------------------------------------------
@@ -161,18 +162,18 @@ class TextTree:
 
     # --- writing -------------------------------------------------------------------------------------
 
-    def insert(self, partition: Partition, data: bytes, book: TextBook, now: float) -> Inserted:
+    def insert(self, partition: Partition, data: bytes, book: Book, now: float) -> Inserted:
         """Believes that the worker of `book` will hold `data`, until the outcome says otherwise.
 
-        Raises InternalError for an empty text, which nobody can hold.
+        Raises InternalError for empty data, which nobody can hold.
         """
         return self._insert_below(self._roots.get(partition) or self._plant(partition), data, book, now)
 
-    def extend(self, end: End, tail: bytes, book: TextBook, now: float) -> Inserted | None:
-        """Like `insert`, for the text of `end` and `tail` behind it. None when that text is held no more."""
+    def extend(self, end: End, tail: bytes, book: Book, now: float) -> Inserted | None:
+        """Like `insert`, for the data of `end` and `tail` behind it. None when that is held no more."""
         return None if end.node is None else self._insert_below(end.node, tail, book, now)
 
-    def confirm(self, end: End, book: TextBook, now: float) -> None:
+    def confirm(self, end: End, book: Book, now: float) -> None:
         """The outcome says that the worker holds it. Shorter prompts of its own on the way are absorbed."""
         _settle(end)
         node = end.node
@@ -188,7 +189,7 @@ class TextTree:
                 self._forget(shorter, node, book)
             self._join(node)
 
-    def withdraw(self, end: End, book: TextBook) -> None:
+    def withdraw(self, end: End, book: Book) -> None:
         """The outcome says that the worker never came to hold it. What others support stays."""
         _settle(end)
         node = end.node
@@ -201,7 +202,7 @@ class TextTree:
             node, parent = parent, parent.parent
         self._join(node)
 
-    def evict(self, book: TextBook) -> None:
+    def evict(self, book: Book) -> None:
         """Drops the least recently used node of a book that is not empty; its end where a child is held."""
         node, end = next(iter(book.ends.items()))
         self._forget(end, node, book)
@@ -216,11 +217,27 @@ class TextTree:
         self._put(End(parent, end.touched, sure=True), parent, book)
         book.ends.move_to_end(parent, last=False)
 
+    def expire(self, book: Book, before: float, now: float, most: int) -> int:
+        """Evicts what was last used at `before` or earlier. Looks at `most` ends; returns at how many it did.
+
+        A prompt in flight was dispatched long ago and is used all the same: it counts as used now.
+        """
+        for looked in range(most):
+            end = next(iter(book.ends.values()), None)
+            if end is None or end.node is None or end.touched > before:
+                return looked
+            if end.pending:
+                end.touched = now
+                book.ends.move_to_end(end.node)
+            else:
+                self.evict(book)
+        return most
+
     # --- the parts -----------------------------------------------------------------------------------
 
-    def _insert_below(self, node: Node, data: bytes, book: TextBook, now: float) -> Inserted:
+    def _insert_below(self, node: Node, data: bytes, book: Book, now: float) -> Inserted:
         if not data:
-            raise InternalError("an empty text cannot be inserted into the prefix index")
+            raise InternalError("nothing cannot be inserted into the prefix index")
         at, size, bit = 0, len(data), book.bit
         held, sure, sure_touched = 0, 0, 0.0
         while at < size:
@@ -237,7 +254,7 @@ class TextTree:
             node = child
         return Inserted(self._touch(node, book, now), held, sure, sure_touched)
 
-    def _touch(self, node: Node, book: TextBook, now: float) -> End:
+    def _touch(self, node: Node, book: Book, now: float) -> End:
         end = book.ends.get(node)
         if end is None:
             end = End(node, now)
@@ -284,7 +301,7 @@ class TextTree:
         node.children.clear()
         self._count(-1, 0)
 
-    def _leave(self, node: Node, book: TextBook) -> None:
+    def _leave(self, node: Node, book: Book) -> None:
         """Takes a worker off a node that it holds; its parent is left to the caller."""
         node.mask ^= book.bit
         book.held_bytes -= len(node.edge)
@@ -296,27 +313,27 @@ class TextTree:
         self._count(-1, -len(node.edge))
         if isinstance(parent, Root) and not parent.children:
             del self._roots[parent.partition]
-            self.bytes -= parent.bytes
+            self.used_bytes -= parent.used_bytes
 
     def _plant(self, partition: Partition) -> Root:
         root = self._roots[partition] = Root(b"", None, {}, partition=partition)
-        self.bytes += root.bytes
+        self.used_bytes += root.used_bytes
         return root
 
-    def _put(self, end: End, node: Node, book: TextBook) -> None:
+    def _put(self, end: End, node: Node, book: Book) -> None:
         book.ends[node] = end
         node.ends += 1
-        self.bytes += END_BYTES
+        self.used_bytes += END_BYTES
 
-    def _forget(self, end: End, node: Node, book: TextBook) -> None:
+    def _forget(self, end: End, node: Node, book: Book) -> None:
         del book.ends[node]
         end.node = None
         node.ends -= 1
-        self.bytes -= END_BYTES
+        self.used_bytes -= END_BYTES
 
-    def _count(self, nodes: int, text: int) -> None:
+    def _count(self, nodes: int, edges: int) -> None:
         self.nodes += nodes
-        self.bytes += nodes * NODE_BYTES + text
+        self.used_bytes += nodes * NODE_BYTES + edges
 
     def __iter__(self) -> Iterator[Node]:
         """Every node, parents before children; for audits, never on the way of a request."""
@@ -327,13 +344,13 @@ class TextTree:
             stack.extend(node.children.values())
 
     def __repr__(self) -> str:
-        return f"<TextTree [{len(self._roots)} partitions | {self.nodes} nodes | {self.bytes} bytes]>"
+        return f"<PrefixTree [{len(self._roots)} partitions | {self.nodes} nodes | {self.used_bytes} bytes]>"
 
 
 def common_length(data: bytes, at: int, edge: bytes) -> int:
     """How many bytes `edge` and `data` from `at` on share at their beginning."""
     low, high, step = 0, min(len(edge), len(data) - at), _FIRST_COMPARED
-    while low < high:  # in growing steps: most texts part early or not at all
+    while low < high:  # in growing steps: most prompts part early or not at all
         to = min(low + step, high)
         if not data.startswith(edge[low:to], at + low):
             high = to
@@ -354,7 +371,7 @@ def _settle(end: End) -> None:
     end.pending -= 1
 
 
-def _supported(node: Node, book: TextBook) -> bool:
+def _supported(node: Node, book: Book) -> bool:
     return node in book.ends or _holds_a_child(node, book.bit)
 
 
