@@ -13,9 +13,10 @@ import time
 from collections.abc import Sequence
 from typing import cast
 
+from router.core.engine_stats import EngineStats
 from router.core.policy import Commits, Policy
 from router.core.request import Request
-from router.core.worker import EngineStats, StepModel, Worker
+from router.core.worker import StepModel, Worker
 from router.policies import POLICIES, build
 
 BOUNDS_US = {8: 20.0, 64: 60.0, 256: 250.0}

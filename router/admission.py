@@ -27,6 +27,7 @@ from router.early import EarlyKeepAlive
 from router.fleet import Fleet
 from router.responses import ResponseOwners
 from router.settings.configuration import Settings
+from router.topology import Topology
 
 _USAGE = b',"stream_options":{"include_usage":true}}'
 _UNMEASURED = PromptSize()
@@ -45,6 +46,8 @@ class Job:
         hide_usage: the usage event was the router's wish; the client must not see it.
         choices: sequences that the client will see.
         log_salt: of the request log, which wants the hashes of the prompt; None without one.
+        topology: the prefill and decode workers of its model; None when one worker serves all of a request.
+        prompt_logprobs: it asks for them, which engines give only of prompts that they prefill.
         early: speaks for the router while there is no engine's stream; None: nobody asked for that.
         answer_by: absolute time (s): the first data event of a stream, the whole answer otherwise.
     """
@@ -60,6 +63,8 @@ class Job:
     hide_usage: bool = False
     choices: int = 1
     log_salt: bytes | None = None
+    topology: Topology | None = None
+    prompt_logprobs: bool = False
     early: EarlyKeepAlive | None = None
 
     @property
@@ -142,6 +147,8 @@ class Admission:
             hide_usage=hide_usage,
             choices=body.choices,
             log_salt=self.log_salt,
+            topology=self._topology(dispatcher, body, trusted=call.client.trusted),
+            prompt_logprobs=body.prompt_logprobs,
         )
 
     async def _form(self, call: Call, held: HeldBody) -> Job:
@@ -160,6 +167,12 @@ class Admission:
         request = self._plain_request(call, model)
         by = self._now() + self._timeouts.total_s
         return Job(call, request, dispatcher, held, by, form.pieces(), form.content_length)
+
+    def _topology(self, dispatcher: Dispatcher, body: Body, *, trusted: bool) -> Topology | None:
+        """How the model is served. Whoever may hand over KV by hand, and does, is not helped doing so."""
+        if trusted and "kv_transfer_params" in body.control_fields:
+            return None
+        return self._fleet.topology_for(dispatcher)
 
     def _stored(self, call: Call, held: HeldBody) -> Job:
         """An object that one worker holds. Raises NotFound when nobody does."""

@@ -10,7 +10,7 @@ import logging
 import random
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from router import __version__
 from router.admission import Admission
@@ -18,6 +18,7 @@ from router.api.admin import admin_routes
 from router.api.front import Front, Identity
 from router.api.keys import Keys
 from router.api.operations import Control, metrics_app, operations_app
+from router.core.binding import Mode
 from router.core.budget import Budget, RetryBudget
 from router.core.errors import BadRequest, Overloaded
 from router.core.health import Health, HealthSettings, State
@@ -30,18 +31,27 @@ from router.discovery import Discovery, resolve_with_system
 from router.dispatch import Dispatcher
 from router.fleet import Fleet, Member
 from router.journey import Telemetry
-from router.leg import Legs, LegSettings
+from router.leg import Legs
+from router.peers import Peers
 from router.policies import build
 from router.poller import Periods, Poller
+from router.prefill_leg import PrefillLegs
 from router.proxy import Bounds, Proxy
 from router.reaper import reap
+from router.releases import WORKERS as RELEASES_AT_ONCE
+from router.releases import Releases
 from router.responses import ResponseOwners
+from router.retries import Retries
+from router.sending import LegSettings, Sender
 from router.settings.configuration import Settings
 from router.settings.pools import PoolSettings, WorkerSettings
 from router.snapshot import snapshot
+from router.split import SplitParts, Splits
 from router.supervisor import Supervisor
 from router.telemetry.metrics import Metrics
 from router.telemetry.request_log import RequestLog, RequestLogSettings
+from router.together import Together
+from router.topology import join_pools
 from router.upstream.client import Upstream
 from router.upstream.connect import Connect
 from router.upstream.origin import Origin
@@ -61,12 +71,14 @@ class World:
         now: monotonic seconds, the running loop's clock.
         wall: Unix time, for records that outlive the process.
         open_files: how many files the process may have open.
+        chance: where names come from that no other router may give: of transfers, of rooms.
     """
 
     connect: Connect
     now: Callable[[], float]
     wall: Callable[[], float]
     open_files: int
+    chance: random.Random = field(default_factory=random.SystemRandom)
 
 
 class Router:
@@ -96,6 +108,7 @@ class Router:
         )
         self.request_log = _request_log(settings, self.metrics)
         self._make_pools(in_flight)
+        self._make_topologies()
         self._make_path(in_flight)
         self.poller = Poller(
             self.fleet,
@@ -120,7 +133,8 @@ class Router:
                 name=name,
                 policy=pool.policy,
                 role=pool.role,
-                late_binding=pool.late_binding,
+                mode=Mode(pool.mode),
+                max_transfers=pool.max_transfers_per_worker,
                 max_queued=settings.limits.queue_size,
                 max_wait_s=settings.limits.queue_timeout_s,
                 stall_min_s=settings.health.stall_min_s,
@@ -136,6 +150,11 @@ class Router:
             )
             self.fleet.add_pool(dispatcher, pool.model)
 
+    def _make_topologies(self) -> None:
+        for pair in self.settings.pairs:
+            topology = join_pools(self.fleet.dispatchers, pair, self.settings, self._world.now)
+            self.fleet.add_topology(topology)
+
     def _make_path(self, in_flight: Budget) -> None:
         settings = self.settings
         telemetry = Telemetry(self.metrics, self._world.now, self._world.wall, self.request_log)
@@ -147,13 +166,30 @@ class Router:
             pass_client_key=not settings.auth.asks_clients,
             expose=settings.server.expose_routing_headers,
         )
-        self.legs = Legs(self.fleet, self.upstream, self.tokens, owners, telemetry, legs)
-        retries = RetryBudget(in_flight, share=settings.retry.budget_share, floor=settings.retry.budget_min)
+        sender = Sender(self.upstream, legs)
+        self.legs = Legs(self.fleet, sender, self.tokens, owners, telemetry, legs)
+        budget = RetryBudget(in_flight, share=settings.retry.budget_share, floor=settings.retry.budget_min)
+        self.retries = Retries(settings.retry, budget)
         guard = settings.retry.poison_guard
         self.poison = PoisonGuard(hold_s=settings.retry.poison_guard_s) if guard else None
-        bounds = Bounds(self.bodies, retries, self.poison, settings.timeouts.early_keep_alive_s)
-        self.proxy = Proxy(admission, self.legs, telemetry, bounds, settings.retry)
+        bounds = Bounds(self.bodies, self.poison, settings.timeouts.early_keep_alive_s)
+        self.proxy = Proxy(
+            admission, self.legs, self._splits(sender, telemetry), telemetry, bounds, self.retries
+        )
         self.proxy.on_model_unknown = self._relearn
+
+    def _splits(self, sender: Sender, telemetry: Telemetry) -> Splits:
+        prefills = PrefillLegs(sender)
+        self.peers = Peers(self.upstream, self._world.chance)
+        self.releases = Releases(
+            self.fleet,
+            self.upstream,
+            self.metrics,
+            per_s=self.settings.limits.handover_releases_per_s,
+        )
+        together = Together(self.legs, prefills, self.fleet, self.peers, telemetry)
+        parts = SplitParts(self.legs, prefills, together, self.fleet, self.peers, self.releases, self.retries)
+        return Splits(parts)
 
     def _make_doors(self) -> None:
         now, server = self._world.now, self.settings.server
@@ -177,6 +213,8 @@ class Router:
         self.supervisor.start("reaper", lambda: reap(self.fleet), vital=True)
         if self.request_log is not None:
             self.supervisor.start("request log", self.request_log.run)
+        for number in range(RELEASES_AT_ONCE if self.settings.pairs else 0):
+            self.supervisor.start(f"releases {number}", self.releases.work)
         for name, pool in self.settings.pools.items():
             self._start_pool(name, pool)
 
@@ -226,10 +264,16 @@ class Router:
         if settings.resolves and source == "admin":
             raise BadRequest("A name that is resolved over and over belongs into the configuration.")
         pool_settings = self.settings.pools[pool]
+        misfit = pool_settings.misfit(settings)
+        if misfit is not None:
+            raise BadRequest(f"The worker does not fit pool {pool}: {misfit}.")
         health = self.settings.health
         worker = Worker(
             name=settings.name,
-            role=settings.role or pool_settings.role,
+            role=pool_settings.role_of(settings),
+            label=settings.revision or "",
+            revision=settings.revision or "",
+            may_prefill=pool_settings.serves_whole(settings),
             barrier_group=pool_settings.barrier_group_of(settings),
             slots=pool_settings.slots_of(settings),
             capacity=settings.capacity or 1.0,
@@ -246,6 +290,7 @@ class Router:
             key=secret.get_secret_value().encode() if secret is not None else None,
             source=source,
             model=settings.model or pool_settings.model,
+            bootstrap_port=pool_settings.bootstrap_port_of(settings),
         )
         self.fleet.join(member, self._world.now())
         log.info("worker %s joins pool %s (%s)", member.name, pool, source)
@@ -255,6 +300,13 @@ class Router:
         self.poller.unwatch(member)
         self.upstream.forget(member.origin)
         self.tokens.streams.forget(member.name)
+        self._forget_handovers(member.name)
+
+    def _forget_handovers(self, name: str) -> None:
+        """A worker left, or lost the KV that it held."""
+        self.peers.forget(name)
+        for topology in self.fleet.topologies:
+            topology.partners.forget(name)
 
     def _relearn(self, name: str) -> None:
         member = self.fleet.member(name)
@@ -268,6 +320,7 @@ class Router:
         if change.lost:
             self.legs.lost_worker(change.worker)
             self.tokens.streams.forget(change.worker)
+            self.peers.forget(change.worker)
             if self.poison is not None:
                 self.poison.lost(change.worker, self._world.now())
         if change.after is State.READY:

@@ -5,14 +5,15 @@ The one place where a worker's name meets its address and key. The core knows na
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from router.core.budget import Budget
-from router.core.errors import BadRequest, NotFound, NoWorker
+from router.core.errors import BadRequest, Conflict, NotFound, NoWorker
 from router.core.health import Sign, State
 from router.core.worker import Worker
 from router.dispatch import Dispatcher
+from router.topology import Topology
 from router.upstream.origin import Origin
 
 
@@ -25,6 +26,7 @@ class Member:
         url: as it was registered.
         source: who registered it ("config", a file, a DNS name, "admin"); a source only removes its own.
         model: the one it was declared to serve; None when its list of models is believed instead.
+        bootstrap_port: where a prefill worker tells decode engines of itself; None: it does not.
     """
 
     worker: Worker
@@ -34,11 +36,16 @@ class Member:
     key: bytes | None = field(default=None, repr=False)
     source: str = "config"
     model: str | None = None
+    bootstrap_port: int | None = None
     engine_version: str | None = None
 
     @property
     def name(self) -> str:
         return self.worker.name
+
+    def is_of(self, revision: str) -> bool:
+        """Whether an operator who names this revision means it."""
+        return revision in (self.worker.label, self.worker.revision, self.engine_version)
 
 
 class Fleet:
@@ -53,6 +60,7 @@ class Fleet:
         self._dispatchers: dict[str, Dispatcher] = {}
         self._members: dict[str, Member] = {}
         self._declared: dict[str, str] = {}
+        self._topologies: dict[str, Topology] = {}
         self.on_join: Callable[[Member], None] = _nobody
         self.on_leave: Callable[[Member], None] = _nobody
 
@@ -62,6 +70,22 @@ class Fleet:
         self._dispatchers[name] = dispatcher
         if model is not None:
             self._declared[name] = model
+
+    def add_topology(self, topology: Topology) -> None:
+        """Two pools of this fleet work together."""
+        self._topologies[topology.decode.pool.rules.name] = topology
+
+    @property
+    def topologies(self) -> Iterable[Topology]:
+        return self._topologies.values()
+
+    def topology_for(self, dispatcher: Dispatcher) -> Topology | None:
+        """What a pool is part of; None for one that works alone."""
+        name = dispatcher.pool.rules.name
+        for topology in self._topologies.values():
+            if name in (topology.decode.pool.rules.name, topology.prefill.pool.rules.name):
+                return topology
+        return None
 
     @property
     def dispatchers(self) -> dict[str, Dispatcher]:
@@ -104,6 +128,46 @@ class Fleet:
         sign = Sign.RESUME if resume else Sign.DRAIN
         member.dispatcher.pool.roster.sign(name, sign, now, "resumed" if resume else "drained by an operator")
         return member
+
+    def drain_revision(self, revision: str, now: float, *, force: bool = False) -> list[Member]:
+        """Gives all workers of a revision no new requests. What they have prefilled is still decoded by them.
+
+        Args:
+            revision: a label, an engine version, or both as `GET /workers` shows them.
+            force: also when nobody is left.
+
+        Raises:
+            BadRequest: nobody has that revision.
+            Conflict: some model would be served by nobody, or by half a pair.
+        """
+        members = [m for m in self._members.values() if m.is_of(revision)]
+        if not members:
+            raise BadRequest(f"No worker is of revision {revision!r}.")
+        gone = {member.name for member in members}
+        left_alone = None if force else self._left_alone(gone)
+        if left_alone is not None:
+            message = f"Nobody would be left to serve `{left_alone}`; say force to drain it all the same."
+            raise Conflict(message)
+        for member in members:
+            roster = member.dispatcher.pool.roster
+            roster.sign(member.name, Sign.DRAIN, now, f"revision {revision} was drained by an operator")
+        return members
+
+    def _left_alone(self, gone: set[str]) -> str | None:
+        """A model that is served now and would not be without these workers; None when there is none."""
+        for dispatcher in self._dispatchers.values():
+            roster = dispatcher.pool.roster
+            topology = self.topology_for(dispatcher)
+            for model in sorted(roster.models()):
+                ready = roster.ready(model)
+                if not any(worker.name in gone for worker in ready):
+                    continue
+                left = {worker.revision for worker in ready if worker.name not in gone}
+                if topology is not None:
+                    left &= topology.partners.revisions_without(gone, model)
+                if not left:
+                    return model
+        return None
 
     def models(self) -> set[str]:
         """Every name that can be asked for, also while its workers are down."""

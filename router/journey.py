@@ -17,13 +17,15 @@ from router.core.phase import FINAL, Phase, Step, advance
 from router.core.pool import Pool
 from router.core.request import Request
 from router.core.retry import Failure
+from router.core.split_rule import Unsplit
 from router.core.stream_events import StreamFacts
 from router.dispatch import Held
-from router.telemetry.metrics import Finish, Metrics
+from router.telemetry.metrics import Finish, HandoverSeries, Metrics
 from router.telemetry.record import Phases, Placement, RequestRecord
 from router.telemetry.request_log import RequestLog
 
 _CLIENT_LEFT = 499
+_LEGS = {Phase.PREFILLING: "prefill", Phase.TRANSFERRING: "decode", Phase.DECODING: "decode"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,7 @@ class Journey:
         "_overhead_s",
         "_placed_at",
         "_placements",
+        "_prefilled_at",
         "_queued_s",
         "_sent_at",
         "_telemetry",
@@ -87,6 +90,7 @@ class Journey:
         self._overhead_s: float | None = None
         self._decided_s: float | None = None
         self._placed_at: float | None = None
+        self._prefilled_at: float | None = None
         self._sent_at: float | None = None
         self._last_event: float | None = None
         self._closed = False
@@ -107,14 +111,62 @@ class Journey:
         lease = held.lease
         now = self._telemetry.now()
         self._placed_at = now
+        if self.phase is Phase.TRANSFERRING and self._prefilled_at is not None:
+            self._handover.pool_wait.observe(now - self._prefilled_at)
         if self._queued_s is None:
             own_s = now - self.call.received
             self._queued_s = own_s if held.waited else 0.0
             self._overhead_s = None if held.waited else own_s
         self.worker = lease.worker
+        self._chosen(lease, pool)
+        if lease.prefill is not None and lease.request.handover is None and pool.partner is not None:
+            self._chosen(lease.prefill, pool.partner)
+
+    def _chosen(self, lease: Lease, pool: Pool) -> None:
         if self._telemetry.log is not None:
             self._placements.append(_placement(lease, pool))
         self._telemetry.metrics.worker(lease.worker).chosen(pool.policy_name, lease.reason)
+
+    @property
+    def _handover(self) -> HandoverSeries:
+        return self._telemetry.metrics.handover(self.model)
+
+    def split(self) -> None:
+        """It gets two workers."""
+        self._handover.split.add()
+
+    def unsplit(self, reason: Unsplit) -> None:
+        """One worker serves it whole although its model has prefill and decode workers."""
+        self._handover.unsplit(reason.value)
+
+    def split_refused(self, reason: Unsplit) -> None:
+        self._handover.refused(reason.value)
+
+    def prefilled(self) -> None:
+        """The prefill leg has answered; its KV waits for a decode worker."""
+        self.step(Step.PREFILLED)
+        now = self._telemetry.now()
+        if self._placed_at is not None:
+            self._handover.prefill.observe(now - self._placed_at)
+        self._prefilled_at = now
+
+    def returned(self) -> None:
+        """A decode worker took no connection; the handle waits for another one."""
+        self.step(Step.RETURNED)
+        self._handover.offered_again()
+
+    def leg_failed(self, leg: str, failure: Failure) -> None:
+        """A leg of a split request failed before commit."""
+        self._handover.failed(leg, failure.value)
+
+    def reprefill(self, failure: Failure) -> None:
+        """The prompt is prefilled again."""
+        self.retried(failure)
+        self._handover.prefilled_again(failure.value)
+
+    def pool_expired(self) -> None:
+        """No decode worker had room in time."""
+        self._handover.pool_expired()
 
     def responded(self, worker: str, status: int | None) -> None:
         """A worker answered with a status, or (None) did not answer."""
@@ -128,6 +180,8 @@ class Journey:
         """The client's status line is certain."""
         self.status = status
         self.first_event_at = self._last_event = self._telemetry.now()
+        if self.phase is Phase.TRANSFERRING and self._placed_at is not None:
+            self._handover.transfer.observe(self.first_event_at - self._placed_at)
         self.step(Step.FIRST_EVENT)
         if self._placed_at is not None:
             self._telemetry.metrics.worker(self.worker).ttft.observe(self.first_event_at - self._placed_at)
@@ -172,6 +226,9 @@ class Journey:
         if self.phase in FINAL:
             return
         self._telemetry.metrics.client_left(self.phase.value)
+        leg = _LEGS.get(self.phase)
+        if leg is not None and self.request is not None and self.request.split:
+            self._telemetry.metrics.leg_cancelled(leg, "client_left")
         self.step(Step.CANCEL)
         self.status = _CLIENT_LEFT
 

@@ -8,90 +8,27 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import msgspec
-
 from router.admission import Job
-from router.api.headers import Header, for_client, for_worker
+from router.api.headers import Header, for_client
 from router.api.responder import Responder
 from router.core.answer import read_answer
-from router.core.errors import ConnectFailed, RouterError, UpstreamBroken, UpstreamError
+from router.core.errors import ConnectFailed, RouterError, UpstreamBroken
 from router.core.lease import Outcome
 from router.core.request import Api
-from router.core.retry import OUTCOMES, Failure, failure_of_error, failure_of_status
+from router.core.retry import Failure
 from router.core.stream import StreamScanner
 from router.core.stream_error import error_event
 from router.core.token_book import TokenBook
 from router.dispatch import Held
-from router.dispatch.dispatcher import outcome_of
 from router.fleet import Fleet, Member
 from router.journey import Journey, Telemetry
 from router.relay import FirstEventError, StreamDeadlines, StreamRelay
 from router.responses import ResponseOwners
-from router.settings.timeouts import TimeoutSettings
-from router.upstream.client import Upstream, WireRequest
+from router.sending import EngineAnswer, LegFailed, LegSettings, Outgoing, Sender, own
 from router.upstream.exchange import Exchange
 
-_LAST_STATUS = 599
-_MAX_REFUSAL_BYTES = 1024 * 1024
 _MAX_ANSWER_BYTES = 256 * 1024 * 1024
-_TOO_LONG_MARKS = (b"maximum context length", b"longer than the model's context length")
 _JSON_HEADER = ((b"content-type", b"application/json"),)
-
-
-@dataclass(frozen=True, slots=True)
-class EngineAnswer:
-    """What an engine said, to be relayed as it is."""
-
-    status: int
-    headers: Sequence[Header]
-    body: bytes
-
-
-class LegFailed(Exception):
-    """A leg failed before commit: another worker may be tried.
-
-    Attributes:
-        failure: the kind, which decides whether that may be.
-        outcome: what it says about the worker.
-        answer: the engine's own words, when it had any.
-        error: ours, when it had none.
-    """
-
-    def __init__(
-        self,
-        failure: Failure,
-        worker: str,
-        *,
-        answer: EngineAnswer | None = None,
-        error: UpstreamError | None = None,
-    ) -> None:
-        reason = error.message if error else f"answered {answer.status}" if answer else failure.value
-        super().__init__(reason)
-        self.failure = failure
-        self.worker = worker
-        self.outcome: Outcome = outcome_of(error) if error is not None else OUTCOMES[failure]
-        self.answer = answer
-        self.error = error
-        self.reason = reason
-
-
-def leg_failed(error: UpstreamError, worker: str) -> LegFailed:
-    """The failed leg that an error of the exchange amounts to."""
-    return LegFailed(failure_of_error(error), worker, error=error)
-
-
-@dataclass(frozen=True, slots=True)
-class LegSettings:
-    """What legs are run with.
-
-    Attributes:
-        pass_client_key: without a worker key, the client's own goes through.
-        expose: routing headers for every client, not only trusted ones.
-    """
-
-    timeouts: TimeoutSettings
-    pass_client_key: bool
-    expose: bool
 
 
 class Legs:
@@ -100,14 +37,14 @@ class Legs:
     def __init__(
         self,
         fleet: Fleet,
-        upstream: Upstream,
+        sender: Sender,
         tokens: TokenBook,
         owners: ResponseOwners,
         telemetry: Telemetry,
         settings: LegSettings,
     ) -> None:
         self._fleet = fleet
-        self._upstream = upstream
+        self._sender = sender
         self._tokens = tokens
         self._owners = owners
         self._telemetry = telemetry
@@ -115,8 +52,18 @@ class Legs:
         self._settings = settings
         self._relays: dict[str, set[StreamRelay]] = {}
 
-    async def run(self, job: Job, held: Held, responder: Responder, journey: Journey) -> None:
+    async def run(
+        self,
+        job: Job,
+        held: Held,
+        responder: Responder,
+        journey: Journey,
+        outgoing: Outgoing | None = None,
+    ) -> None:
         """Sends the job to the worker that was chosen and relays the answer.
+
+        Args:
+            outgoing: what is sent when it is not the client's own request.
 
         Raises:
             LegFailed, UpstreamError: nothing was committed unless `responder.started`.
@@ -124,12 +71,9 @@ class Legs:
         member = self._fleet.member(held.lease.worker)
         if member is None:
             raise ConnectFailed("The worker left just now.")
-        with await self._open(job, member, journey) as exchange:
-            if exchange.status > _LAST_STATUS:
-                raise UpstreamBroken(f"The worker answered with {exchange.status}, which is no HTTP status.")
-            if exchange.status >= 400:
-                await self._refused(job, member, exchange)
-            leg = _Leg(job, held, responder, journey, member, exchange)
+        outgoing = outgoing if outgoing is not None else own(job)
+        with await self._sender.open(job, member, journey, outgoing) as exchange:
+            leg = _Leg(job, held, responder, journey, member, exchange, outgoing.by)
             kind = _content_type(exchange.headers)
             if job.request.api.generates and kind.startswith(b"text/event-stream"):
                 await self._stream(leg)
@@ -139,46 +83,12 @@ class Legs:
                 await self._raw(leg)
         journey.outcome = Outcome.OK
 
-    async def _open(self, job: Job, member: Member, journey: Journey) -> Exchange:
-        attempt = job.request.attempt
-        request_id = f"{job.call.id}-r{attempt}" if attempt else job.call.id
-        headers = for_worker(
-            job.call.headers,
-            request_id=request_id.encode(),
-            key=member.key,
-            pass_key=self._settings.pass_client_key,
-            trusted=job.request.trusted,
-            plain=job.request.api.generates,
-        )
-        wire = WireRequest(job.call.method, job.call.target, headers, job.payload, job.content_length)
-        phase = "first_event" if job.request.stream else "total"
-        try:
-            exchange = await self._upstream.open(member.origin, wire, headers_by=job.answer_by, phase=phase)
-        except UpstreamError:
-            journey.responded(member.name, None)
-            raise
-        journey.responded(member.name, exchange.status)
-        return exchange
-
-    async def _refused(self, job: Job, member: Member, exchange: Exchange) -> None:
-        """An engine's own error status: which kind it is decides whether another worker may do better."""
-        body = await exchange.read_all(max_bytes=_MAX_REFUSAL_BYTES, until=job.answer_by)
-        answer = EngineAnswer(exchange.status, for_client(exchange.headers, whole=True), body)
-        failure = failure_of_status(exchange.status) or Failure.SERVER_ERROR
-        if exchange.status in (401, 403) and member.key is not None:
-            failure = Failure.KEY_REFUSED
-        elif exchange.status == 404 and _says_unknown(body, job.request.model):
-            failure = Failure.MODEL_UNKNOWN
-        elif exchange.status == 400 and any(mark in body for mark in _TOO_LONG_MARKS):
-            failure = Failure.TOO_LONG
-        raise LegFailed(failure, member.name, answer=answer)
-
     # --- streams ---------------------------------------------------------------------------------------
 
     async def _stream(self, leg: _Leg) -> None:
         request = leg.job.request
         scanner = StreamScanner(request.api, hide_usage=leg.job.hide_usage, choices=leg.job.choices)
-        relay = StreamRelay(leg.exchange, scanner, leg.held, leg.journey, self._deadlines(leg.job), self._now)
+        relay = StreamRelay(leg.exchange, scanner, leg.held, leg.journey, self._deadlines(leg), self._now)
         series = self._telemetry.metrics.request(leg.journey.call.route.label, request.model)
         relay.estimate_with(
             self._tokens.streams.ratio(request.model, leg.member.name), series.inter_token.observe
@@ -233,11 +143,11 @@ class Legs:
             request.api, error, answer_id=facts.answer_id, model=request.model, sequence_number=facts.events
         )
 
-    def _deadlines(self, job: Job) -> StreamDeadlines:
+    def _deadlines(self, leg: _Leg) -> StreamDeadlines:
         timeouts = self._settings.timeouts
         return StreamDeadlines(
-            first_event_by=job.answer_by,
-            comments_commit_at=job.call.arrived + timeouts.comment_commit_s,
+            first_event_by=leg.by,
+            comments_commit_at=leg.job.call.arrived + timeouts.comment_commit_s,
             idle_s=timeouts.idle_s,
             idle_lost_worker_s=timeouts.idle_lost_worker_s,
             keep_alive_s=timeouts.keep_alive_s,
@@ -263,7 +173,7 @@ class Legs:
     async def _whole(self, leg: _Leg) -> None:
         """Reads all of it before the client sees any, so that a broken answer can be had elsewhere."""
         request = leg.job.request
-        data = await leg.exchange.read_all(max_bytes=_MAX_ANSWER_BYTES, until=leg.job.answer_by)
+        data = await leg.exchange.read_all(max_bytes=_MAX_ANSWER_BYTES, until=leg.by)
         facts = read_answer(request.api, data)
         if facts.aborted or (facts.error is not None and leg.exchange.status < 300 and request.api.generates):
             error = UpstreamBroken("The worker aborted its answer.")
@@ -285,7 +195,7 @@ class Legs:
 
     async def _raw(self, leg: _Leg) -> None:
         """Audio, images and the like: passed on as it comes, once its first bytes are there."""
-        data = await leg.exchange.read(leg.job.answer_by, "total")
+        data = await leg.exchange.read(leg.by, "total")
         leg.job.release()
         leg.journey.committed(leg.exchange.status)
         await leg.responder.start(leg.exchange.status, self._headers(leg))
@@ -316,6 +226,7 @@ class _Leg:
     journey: Journey
     member: Member
     exchange: Exchange
+    by: float
 
 
 def _content_type(headers: Sequence[Header]) -> bytes:
@@ -323,9 +234,3 @@ def _content_type(headers: Sequence[Header]) -> bytes:
         if name == b"content-type":
             return value.lower()
     return b""
-
-
-def _says_unknown(body: bytes, model: str) -> bool:
-    """Whether a 404, worded as by vLLM, is about the very model that the request was placed by. A form may
-    name a second one to the engine, and the worker is not to lose the first for that."""
-    return b"`%b` does not exist" % msgspec.json.encode(model)[1:-1] in body

@@ -18,6 +18,7 @@ from router.core.errors import ConnectFailed, DeadlineExceeded, UpstreamError
 from router.core.exposition import read_stats
 from router.core.health import Sign, State
 from router.core.lives import Verdict
+from router.core.worker import Role
 from router.fleet import Fleet, Member
 from router.settings.fleet import HealthSettings, PollingSettings
 from router.supervisor import Supervisor
@@ -36,6 +37,8 @@ servers have neither."""
 
 class _ModelCard(msgspec.Struct):
     id: str
+    root: str | None = None
+    parent: str | None = None
     max_model_len: int | None = None
 
 
@@ -124,8 +127,17 @@ class Poller:
     async def _scrape_loop(self, member: Member, asked: _Asked) -> None:
         while True:
             await self._scrape(member, asked)
-            period_s = self._polling.interval_s * (_METRICS_LOST_PERIODS if asked.without_metrics else 1)
+            period_s = self._scrape_period_s(member) * (_METRICS_LOST_PERIODS if asked.without_metrics else 1)
             await asyncio.sleep(self._jittered(period_s, self._polling.jitter))
+
+    def _scrape_period_s(self, member: Member) -> float:
+        """A prefill worker that holds something is asked more often: its usage decides who gets more."""
+        busy = member.worker.role is Role.PREFILL and not member.worker.mirror.idle
+        return (
+            min(self._polling.prefill_scrape_s, self._polling.interval_s)
+            if busy
+            else self._polling.interval_s
+        )
 
     async def _see_off(self, member: Member) -> None:
         """Until the last stream of a worker that left has ended, or its port refuses: what is silent then
@@ -213,7 +225,7 @@ class Poller:
         now = self._now()
         series.scraped("ok")
         stats = read_stats(answer.body, now)
-        verdict = member.dispatcher.pool.roster.observe(member.name, stats, now)
+        verdict = member.dispatcher.pool.observe(member.name, stats, now)
         if verdict is Verdict.SHARED:
             self._complain(
                 member,
@@ -238,23 +250,27 @@ class Poller:
             )
             return
         try:
-            listed = {card.id: card.max_model_len for card in _models.decode(answer.body).data}
+            cards = _models.decode(answer.body).data
         except msgspec.MsgspecError:
             self._complain(member, asked, "models", f"its /v1/models cannot be read (status {answer.status})")
             return
         asked.complaints.discard("models")
+        listed = {card.id: card.max_model_len for card in cards}
+        await self._learn_version(member, next((card.root for card in cards if card.parent is None), None))
         if member.model is not None:
             listed = {member.model: listed.get(member.model)}
         member.dispatcher.pool.roster.learn_models(member.name, listed)
-        await self._learn_version(member)
 
-    async def _learn_version(self, member: Member) -> None:
+    async def _learn_version(self, member: Member, root: str | None) -> None:
+        """Before the models are known, so that nobody is chosen whose revision is not. A version that was
+        told once is believed until another one is."""
         try:
             answer = await self._get(member, "/version", self._health.timeout_s, _MAX_SMALL_BYTES)
             if answer.status == 200:
                 member.engine_version = _version.decode(answer.body).version
-        except (UpstreamError, msgspec.MsgspecError):
-            member.engine_version = None
+        except (UpstreamError, msgspec.MsgspecError) as error:
+            log.debug("worker %s does not tell its version: %s", member.name, error)
+        member.dispatcher.pool.roster.learn_revision(member.name, member.engine_version, root)
 
     def _complain(self, member: Member, asked: _Asked, kind: str, what: str) -> None:
         if kind not in asked.complaints:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 
 from msgspec import structs
@@ -20,7 +20,7 @@ from router.api.headers import Header
 from router.api.intake import HeldBody
 from router.api.responder import Responder
 from router.call import Call
-from router.core.budget import Budget, RetryBudget
+from router.core.budget import Budget
 from router.core.errors import (
     ClientGone,
     InternalError,
@@ -37,8 +37,10 @@ from router.core.retry import Failure, Tries
 from router.core.stream_error import error_event
 from router.early import EarlyKeepAlive
 from router.journey import Journey, Telemetry
-from router.leg import LegFailed, Legs, leg_failed
-from router.settings.timeouts import RetrySettings
+from router.leg import Legs
+from router.retries import Retries
+from router.sending import LegFailed, leg_failed
+from router.split import Splits
 
 log = logging.getLogger("pointsman.proxy")
 
@@ -51,13 +53,11 @@ class Bounds:
 
     Attributes:
         bodies: bytes of bodies held in memory.
-        retries: retries under way.
         poison: bodies that kill workers; None: no guard.
         early_keep_alive_s: silence before the first event after which a comment commits; None: never.
     """
 
     bodies: Budget
-    retries: RetryBudget
     poison: PoisonGuard | None = None
     early_keep_alive_s: float | None = None
 
@@ -66,13 +66,20 @@ class Proxy:
     """Serves calls. It has no state of its own: each call lives in one coroutine."""
 
     def __init__(
-        self, admission: Admission, legs: Legs, telemetry: Telemetry, bounds: Bounds, retry: RetrySettings
+        self,
+        admission: Admission,
+        legs: Legs,
+        splits: Splits,
+        telemetry: Telemetry,
+        bounds: Bounds,
+        retries: Retries,
     ) -> None:
         self._admission = admission
         self._legs = legs
+        self._splits = splits
         self._telemetry = telemetry
         self._bounds = bounds
-        self._retry = retry
+        self._retries = retries
         self.on_model_unknown: Callable[[str], None] = _nobody
         """Told the name of a worker that does not serve a model that it was believed to serve."""
 
@@ -84,7 +91,7 @@ class Proxy:
                 job = await self._admission.admit(call, body)
                 self._refuse_poison(job)
                 with self._early(job, responder):
-                    await self._attempts(job, responder, journey)
+                    await self._answer(job, responder, journey)
         except asyncio.CancelledError:
             journey.cancelled()
             raise
@@ -116,28 +123,36 @@ class Proxy:
                 "Two workers were lost while they served this very request; it is not sent again."
             )
 
+    async def _answer(self, job: Job, responder: Responder, journey: Journey) -> None:
+        """Split where its model is served so, whole otherwise."""
+        topology = job.topology
+        try:
+            if topology is None or not await self._splits.serve(job, topology, responder, journey):
+                await self._attempts(job, responder, journey)
+        except LegFailed as failed:
+            journey.outcome = failed.outcome
+            await self._give_up(job, responder, journey, failed)
+
     async def _attempts(self, job: Job, responder: Responder, journey: Journey) -> None:
-        """Places and sends, elsewhere again as long as the failure and the budgets allow it."""
-        tries = Tries(allowed=self._retry.max_retries if self._retry.enabled and job.repeatable else 0)
-        retries = 0
+        """Places and sends, elsewhere again as long as the failure and the budgets allow it.
+
+        Raises LegFailed when that is over.
+        """
+        tries = Tries(allowed=self._retries.allowed(job))
         failed: LegFailed | None = None
         before: LegFailed | None = None
-        try:
+        with ExitStack() as taken:
             while (failed := await self._attempt(job, responder, journey, before)) is not None:
                 if failed is before:
                     break
                 before = failed
                 elsewhere = self._elsewhere(job, failed)
-                if elsewhere is None or not tries.another(failed.failure) or not self._bounds.retries.take():
+                if elsewhere is None or not tries.another(failed.failure) or not self._retries.take(taken):
                     break
-                retries += 1
                 journey.retried(failed.failure)
                 job.request = elsewhere
-        finally:
-            for _ in range(retries):
-                self._bounds.retries.give()
         if failed is not None:
-            await self._give_up(job, responder, journey, failed)
+            raise failed
 
     async def _attempt(
         self, job: Job, responder: Responder, journey: Journey, before: LegFailed | None

@@ -33,7 +33,7 @@ def _worker(member: Member) -> WorkerSample:
         in_flight=worker.in_flight,
         sequences=worker.sequences,
         queued_tokens=worker.queued_tokens,
-        kv_tokens=worker.kv_tokens,
+        kv_tokens=worker.mirror.kv_tokens,
         kv_capacity_tokens=worker.kv_capacity_tokens,
         slots=worker.slots,
         incarnation=worker.incarnation,

@@ -118,6 +118,13 @@ class Body:
         return lax_count(self._fields.min_tokens)
 
     @property
+    def prompt_logprobs(self) -> bool:
+        """Whether it asks for log probabilities of its prompt, or has its prompt in its answer, which engines
+        compute or repeat only where they prefill."""
+        wanted = self._fields.prompt_logprobs
+        return lax_true(self._fields.echo) or (wanted is not None and wanted is not False)
+
+    @property
     def ignore_eos(self) -> bool:
         return lax_true(self._fields.ignore_eos)
 

@@ -63,6 +63,8 @@ class Fields(msgspec.Struct, gc=False, rename=_wire_name):
     ignore_eos: _Scalar = None
     n: _Scalar = None
     best_of: _Scalar = None
+    prompt_logprobs: _Scalar = None
+    echo: _Scalar = None
     priority: _Scalar = None
     user: _Scalar = None
     prompt_cache_key: _Scalar = None

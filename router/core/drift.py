@@ -11,7 +11,7 @@ import math
 from collections import deque
 from dataclasses import dataclass
 
-from router.core.worker import EngineStats
+from router.core.engine_stats import EngineStats
 
 _PERSISTENT_SCRAPES = 3
 _BLOCK_TOKENS = 16  # vLLM's default block; engines that tell their own are believed

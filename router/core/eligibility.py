@@ -16,25 +16,28 @@ from router.core.worker import Worker
 class Eligibility:
     """Reads a roster; changes nothing."""
 
-    __slots__ = ("_late_binding", "_roster")
+    __slots__ = ("_roster", "late_binding")
 
     def __init__(self, roster: Roster, *, late_binding: bool) -> None:
         self._roster = roster
-        self._late_binding = late_binding
+        self.late_binding = late_binding
 
     def candidates(self, request: Request) -> Sequence[Worker]:
         """Workers that the request itself allows: ready ones, or the one that it is pinned to.
 
         What is stored at one worker is nowhere else, so that worker is asked also while it drains.
         """
-        workers: Sequence[Worker] = (
-            self._roster.ready(request.model)
-            if request.pinned is None
-            else self._roster.reachable(request.pinned)
+        workers = (
+            self._roster.reachable(request.pinned) if request.pinned is not None else self._willing(request)
         )
         if request.avoid:
             workers = [w for w in workers if w.name not in request.avoid]
         return workers
+
+    def _willing(self, request: Request) -> Sequence[Worker]:
+        """Workers that are there for requests of this kind."""
+        workers = self._roster.ready(request.model)
+        return [w for w in workers if w.does_both] if request.both else workers
 
     def suited_to(self, request: Request) -> Sequence[Worker]:
         """Of the candidates those whose context takes its prompt; all of them when none does, for the engine
@@ -45,23 +48,27 @@ class Eligibility:
             return workers
         return [w for w in workers if w.fits(model, tokens)] or workers
 
-    def with_room(self, workers: Sequence[Worker], sequences: int = 1) -> Sequence[Worker]:
-        """Those with free slots; a request of more sequences than slots takes an empty worker.
+    def with_room(self, workers: Sequence[Worker], request: Request) -> Sequence[Worker]:
+        """Those that can take it at once.
 
         Without late binding the engines queue. Where nobody said how many slots there are they do too, for
         nobody can tell when one is full.
         """
-        if not self._late_binding:
+        return self._with_slots(workers, request.sequences)
+
+    def _with_slots(self, workers: Sequence[Worker], sequences: int) -> Sequence[Worker]:
+        """Those with free slots; a request of more sequences than slots takes an empty worker."""
+        if not self.late_binding:
             return workers
         return [w for w in workers if w.slots is None or w.slots - w.sequences >= min(sequences, w.slots)]
 
     def open_to(self, request: Request) -> Sequence[Worker]:
         """The workers that may be offered to a policy for this request now."""
-        return self.with_room(self.suited_to(request), request.sequences)
+        return self.with_room(self.suited_to(request), request)
 
     def full(self, model: str) -> bool:
         """Whether no worker has room for even one sequence more."""
-        return not self.with_room(self._roster.ready(model))
+        return not self._with_slots(self._roster.ready(model), 1)
 
     def in_vain(self, request: Request) -> bool:
         """Whether nobody can take it, now or soon.
@@ -74,5 +81,5 @@ class Eligibility:
         return not (waits and self._roster.hopeful(request.model))
 
     def __repr__(self) -> str:
-        binding = "late" if self._late_binding else "early"
+        binding = "late" if self.late_binding else "early"
         return f"<Eligibility {binding} binding, {self._roster!r}>"

@@ -93,6 +93,14 @@ class MethodNotAllowed(RouterError):
     code = "method_not_allowed"
 
 
+class Conflict(RouterError):
+    """It would leave a model without anybody to serve it."""
+
+    status = 409
+    type = "invalid_request_error"
+    code = "conflict"
+
+
 class BodyTooLarge(RouterError):
     """The body is over the limit of this router."""
 

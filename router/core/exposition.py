@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from router.core.worker import EngineStats
+from router.core.engine_stats import EngineStats
 
 _SAMPLE = re.compile(r'[^{\s]+\s*(?:\{((?:[^"}]|"(?:[^"\\]|\\.)*")*)\})?\s*(\S+)')
 _LABEL = re.compile(r'([A-Za-z_][A-Za-z0-9_]*)\s*=\s*"((?:[^"\\]|\\.)*)"')

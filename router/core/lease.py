@@ -28,6 +28,9 @@ class Outcome(enum.Enum):
     """Its port refuses connections; nothing was sent."""
     TIMEOUT = "timeout"
     """A deadline ran out after the request was sent. Whose fault that is depends on how silent it was."""
+    HANDOVER = "handover"
+    """The KV did not get from the prefill worker to the decode worker. Which of them is to blame only shows
+    when it happens with others, too."""
     EXPIRED = "expired"
     """The reaper settled it: nobody else did."""
 
@@ -43,9 +46,11 @@ class Lease(msgspec.Struct, eq=False):
         prompt_tokens: charged, corrected when the engine says the true length.
         generated_tokens: output tokens seen so far, all sequences together.
         expected_tokens: predicted output tokens, all sequences together, at least 1.
-        prefilled: whether the first output was seen.
+        prefilled: whether the first output was seen, or the prompt was another worker's to prefill.
+        transferring: the worker still has to get the KV from another one.
+        counted: it stands for its request among those in flight. Of two leases of one request one does.
         last_event: when the engine last gave a sign of life for this lease (s).
-        prefill: the lease at the prefill worker, for a pair.
+        prefill: the lease at the worker that prefills, or has prefilled, for this one.
     """
 
     request: Request
@@ -58,6 +63,8 @@ class Lease(msgspec.Struct, eq=False):
     reason: str = ""
     generated_tokens: int = 0
     prefilled: bool = False
+    transferring: bool = False
+    counted: bool = False
     last_event: float = 0.0
     outcome: Outcome | None = None
     prefill: Lease | None = None

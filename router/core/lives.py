@@ -11,7 +11,7 @@ import enum
 from collections import deque
 from dataclasses import dataclass, field
 
-from router.core.worker import EngineStats
+from router.core.engine_stats import EngineStats
 
 _REMEMBERED_STARTS = 8
 _REGRESSIONS_OF_A_SHARED_ADDRESS = 3

@@ -13,7 +13,15 @@ from router.core.lease import Lease
 class Mirror:
     """Sums over the leases of one worker. The Pool alone writes it."""
 
-    __slots__ = ("in_flight", "kv_tokens", "queued_tokens", "remaining_tokens", "sequences", "streams")
+    __slots__ = (
+        "in_flight",
+        "kv_tokens",
+        "queued_tokens",
+        "remaining_tokens",
+        "sequences",
+        "streams",
+        "transfers",
+    )
 
     def __init__(self) -> None:
         self.in_flight = 0
@@ -22,11 +30,14 @@ class Mirror:
         self.kv_tokens = 0
         self.remaining_tokens = 0
         self.streams = 0
+        self.transfers = 0
 
     def charge(self, lease: Lease) -> None:
         self.in_flight += 1
         self.sequences += lease.request.sequences
-        self.queued_tokens += lease.prompt_tokens
+        if not lease.prefilled:
+            self.queued_tokens += lease.prompt_tokens
+        self.transfers += lease.transferring
         self.kv_tokens += lease.kv_tokens
         self.remaining_tokens += lease.remaining_tokens
         self.streams += lease.request.stream
@@ -35,6 +46,11 @@ class Mirror:
         """The first output was seen: its prompt no longer waits."""
         lease.prefilled = True
         self.queued_tokens -= lease.prompt_tokens
+
+    def transferred(self, lease: Lease) -> None:
+        """Its KV has come from the other worker."""
+        lease.transferring = False
+        self.transfers -= 1
 
     def correct_prompt(self, lease: Lease, prompt_tokens: int) -> None:
         """The engine said how long the prompt really is."""
@@ -58,6 +74,7 @@ class Mirror:
         self.kv_tokens -= lease.kv_tokens
         self.remaining_tokens -= lease.remaining_tokens
         self.streams -= lease.request.stream
+        self.transfers -= lease.transferring
         if not lease.prefilled:
             self.queued_tokens -= lease.prompt_tokens
         if (
@@ -66,6 +83,7 @@ class Mirror:
             or self.kv_tokens < 0
             or self.queued_tokens < 0
             or self.remaining_tokens < 0
+            or self.transfers < 0
         ):
             raise InternalError(f"an account fell below zero when settling {lease!r}: {self!r}")
 

@@ -43,6 +43,8 @@ class Step(enum.Enum):
     FIRST_EVENT = "first_event"
     """The first data event, or the whole non-streamed body: the moment of commit."""
     FINISH = "finish"
+    RETURNED = "returned"
+    """A decode worker took no connection; the handle was shown to nobody and waits for another one."""
     RETRY = "retry"
     """A leg failed before commit; the request is placed again."""
     CANCEL = "cancel"
@@ -61,6 +63,7 @@ _FORWARD: dict[tuple[Phase, Step], Phase] = {
     (Phase.POOLED, Step.ASSIGN): Phase.TRANSFERRING,
     (Phase.POOLED, Step.RETRY): Phase.RECEIVED,
     (Phase.TRANSFERRING, Step.FIRST_EVENT): Phase.DECODING,
+    (Phase.TRANSFERRING, Step.RETURNED): Phase.POOLED,
     (Phase.TRANSFERRING, Step.RETRY): Phase.RECEIVED,
     (Phase.DECODING, Step.FINISH): Phase.DONE,
 }

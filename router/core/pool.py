@@ -10,22 +10,27 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 
+from router.core.binding import Binding
+from router.core.chooser import Chooser
+from router.core.drift import Balance
 from router.core.eligibility import Eligibility
-from router.core.errors import InternalError, NoWorker, QueueFull, RouterError
+from router.core.engine_stats import EngineStats
+from router.core.errors import DeadlineExceeded, InternalError, NoWorker, QueueFull, RouterError
 from router.core.health import Sign, State
 from router.core.lease import Lease, Outcome
+from router.core.ledger import Ledger
+from router.core.lives import Verdict
+from router.core.partners import Partners
 from router.core.patience import Patience
-from router.core.policy import AnyPolicy, BatchPolicy, Choice, Commits, PairPolicy, Policy, Settles
+from router.core.policy import AnyPolicy, Choice
 from router.core.pool_rules import PoolBudgets, PoolRules
 from router.core.queue import UNKNOWN, Queue, Waiting
 from router.core.request import Request
 from router.core.roster import Roster
-from router.core.worker import Worker
+from router.core.split_eligibility import DecodeEligibility, PrefillEligibility
+from router.core.worker import Role, Worker
 
 __all__ = ["Pool", "PoolBudgets", "PoolRules"]
-
-_GOOD = frozenset({Outcome.OK, Outcome.CLIENT_ERROR})
-_BAD = frozenset({Outcome.FAILED, Outcome.TIMEOUT})
 
 
 class Pool:
@@ -44,36 +49,47 @@ class Pool:
     ) -> None:
         self.rules = rules
         self.roster = roster if roster is not None else Roster()
-        self.eligible = Eligibility(self.roster, late_binding=rules.late_binding)
+        self.binding = Binding(rules.mode)
+        self.eligible: Eligibility = Eligibility(self.roster, late_binding=self.binding.late)
         self.partner: Pool | None = None
-        """The prefill pool that a PairPolicy picks from."""
-        self.use(policy, rules.policy)
+        """The pool whose workers prefill what is decoded here."""
+        self.partners: Partners | None = None
+        """What this pool shares with the one at the other end of its hand-overs."""
+        self.chooser = Chooser(rules.name, self.roster, policy, rules.policy)
         self._budgets = budgets
-        self._expect = expect
         self._queue = Queue(rules.max_queued, budgets.queued_bytes)
         self._patience = Patience(rules.stall_min_s, rules.stall_max_s)
-        self._leases: set[Lease] = set()
+        self.ledger = Ledger(rules.role, self.roster, self.chooser, self._patience, expect)
 
     def use(self, policy: AnyPolicy, name: str) -> None:
         """Decides by `policy` from now on. Requests that wait and leases that are held stay as they are.
 
         Raises InternalError for an object that is none of the three shapes of a policy.
         """
-        if not isinstance(policy, BatchPolicy | PairPolicy | Policy):
-            raise InternalError(f"{policy!r} has none of the methods of a policy")
-        self.policy = policy
-        self.policy_name = name
-        # Which shape it has is asked once: protocol checks are too slow for every request.
-        self._batch = policy if isinstance(policy, BatchPolicy) else None
-        self._pair = policy if isinstance(policy, PairPolicy) else None
-        self._single = policy if isinstance(policy, Policy) else None
-        self._commits = policy if isinstance(policy, Commits) else None
-        self._settles = policy if isinstance(policy, Settles) else None
+        self.chooser.use(policy, name)
+
+    @property
+    def policy(self) -> AnyPolicy:
+        return self.chooser.policy
+
+    @property
+    def policy_name(self) -> str:
+        return self.chooser.name
 
     @property
     def decides_by_batch(self) -> bool:
         """Whether the policy wants to see the whole queue at once."""
-        return self._batch is not None
+        return self.chooser.by_batch
+
+    def join(self, prefill: Pool, partners: Partners) -> None:
+        """Makes this pool decode what `prefill` prefills."""
+        rules = self.rules
+        self.partner, self.partners = prefill, partners
+        self.ledger.other, self.ledger.partners = prefill.ledger, partners
+        self.eligible = DecodeEligibility(self.roster, partners, max_transfers=rules.max_transfers)
+        self.eligible.late_binding = self.binding.late
+        prefill.partners = partners
+        prefill.eligible = PrefillEligibility(prefill.roster, partners)
 
     # --- requests ------------------------------------------------------------------------------------
 
@@ -83,7 +99,7 @@ class Pool:
 
     @property
     def in_flight(self) -> int:
-        return len(self._leases)
+        return len(self.ledger.leases)
 
     def waits(self) -> Iterator[tuple[str, float]]:
         """(model, since when) of every waiting request."""
@@ -100,16 +116,15 @@ class Pool:
         if self._in_vain(request):
             raise NoWorker(f"no worker can take a request for `{request.model}` now", retry_after_s=5.0)
         lane = request.model if self.roster.serves(request.model) else UNKNOWN
-        if self._queue.full(lane) and not self._starts_at_once(request):
+        # One that was prefilled is inside already, and so is bounded by the requests in flight.
+        full = self._queue.full(lane) and request.handover is None
+        if full and not self._starts_at_once(request):
             raise QueueFull(f"too many requests for `{request.model}` are waiting", retry_after_s=1.0)
         self._queue.put(request, lane, now)
 
     def _starts_at_once(self, request: Request) -> bool:
         """Whether it only passes through the queue, so that a pool whose queue is 0 long can take it."""
-        in_flight = self._budgets.in_flight
-        return (
-            in_flight.used < in_flight.limit and not len(self._queue) and bool(self.eligible.open_to(request))
-        )
+        return self._may_start(request) and not len(self._queue) and bool(self.eligible.open_to(request))
 
     def withdraw(self, request_id: str) -> bool:
         """The client left while waiting. False when the request does not wait (any more)."""
@@ -125,9 +140,9 @@ class Pool:
 
         Raises like `assign`; nothing stays charged then.
         """
-        in_flight = self._budgets.in_flight
-        if self._batch is not None or len(self._queue) or in_flight.used >= in_flight.limit:
+        if self.decides_by_batch or len(self._queue) or not self._may_start(request):
             return None
+        self._look(now)
         workers = self.eligible.open_to(request)
         if not workers:
             return None
@@ -144,33 +159,49 @@ class Pool:
         Raises whatever a policy raises, and InternalError for a choice that was not offered. What was placed
         before that reaches nobody, so it is given back.
         """
-        in_flight = self._budgets.in_flight
-        if not len(self._queue) or in_flight.used >= in_flight.limit:
+        if not len(self._queue):
             return []
+        self._look(now)
         self.roster.warm(now)
         leases: list[Lease] = []
+        deciding = ""
         try:
-            for request, choice in self._decisions(now):
-                self._queue.take(request.id)
-                leases.append(self._place(request, choice, now))
-                if in_flight.used >= in_flight.limit:
-                    break
+            # Choices come one by one; each is charged before the next is made.
+            for request, choice in self._by_batch(now) if self.decides_by_batch else self._one_by_one(now):
+                deciding = request.id
+                lease = self._place(request, choice, now)
+                deciding = ""
+                if lease is not None:
+                    self._queue.take(request.id)
+                    leases.append(lease)
         except BaseException:
+            self._queue.take(deciding)  # the policy failed on this one; it must not fail on it again
             with ExitStack() as undo:
                 for lease in leases:
                     undo.callback(self.release, lease, Outcome.CANCELLED, now)
             raise
         return leases
 
-    def _decisions(self, now: float) -> Iterator[tuple[Request, Choice]]:
-        """Choices one by one; each is charged before the next is made."""
-        return self._one_by_one(now) if self._batch is None else self._by_batch(self._batch, now)
+    def _may_start(self, request: Request) -> bool:
+        """Whether the bound on requests in flight lets it in; one that was prefilled is inside already."""
+        in_flight = self._budgets.in_flight
+        return request.handover is not None or in_flight.used < in_flight.limit
+
+    def _look(self, now: float) -> None:
+        """Before anybody is offered: judges back-offs by the time it is, and the binding by what waits."""
+        if self.partners is not None:
+            self.partners.now = now
+        if self.binding.adaptive:
+            ready = [w for w in self.roster if w.state is State.READY]
+            free = [w.free_slots for w in ready]
+            known = None if None in free else sum(slots for slots in free if slots is not None)
+            self.eligible.late_binding = self.binding.update(len(self._queue), known, len(ready), now)
 
     def _one_by_one(self, now: float) -> Iterator[tuple[Request, Choice]]:
         full: set[str] = set()
         for waiting in list(self._queue):
             request = waiting.request
-            if request.model in full and request.pinned is None:
+            if (request.model in full and request.pinned is None) or not self._may_start(request):
                 continue
             workers = self.eligible.open_to(request)
             if workers:
@@ -181,83 +212,76 @@ class Pool:
                 full.add(request.model)  # a long queue is not held against every worker, one by one
 
     def _choose(self, request: Request, workers: Sequence[Worker], now: float) -> Choice | None:
-        if self._single is not None:
-            choice = self._single.pick(request, workers, now)
-        elif self._pair is None or self.partner is None:
-            raise InternalError(f"pool {self.rules.name} decides by pairs and has no prefill pool")
-        else:
-            prefills = self.partner.eligible.open_to(request)
-            choice = self._pair.pick_pair(request, prefills, workers, now) if prefills else None
-            if choice is not None:
-                self._check_offered(choice.prefill_worker, prefills, self.partner.roster)
-        if choice is not None:
-            if choice.request_id != request.id:
-                raise self._bug(f"placed request {choice.request_id}, which was not offered")
-            self._check_offered(choice.worker, workers, self.roster)
-        return choice
+        chooser, partner = self.chooser, self.partner
+        if not chooser.by_pairs or partner is None:
+            return chooser.one(request, workers, now)
+        prefills = partner.eligible.open_to(request)
+        return chooser.pair(request, prefills, workers, now) if prefills else None
 
-    def _by_batch(self, policy: BatchPolicy, now: float) -> Iterator[tuple[Request, Choice]]:
+    def _by_batch(self, now: float) -> Iterator[tuple[Request, Choice]]:
         """Lets the policy see all that may go to the same workers at once, and the rest one by one: what a
         request may not have (a worker to avoid, one that is too small) is not offered with it."""
         groups: dict[tuple[Worker, ...], list[Request]] = {}
         for waiting in self._queue:
-            groups.setdefault(tuple(self.eligible.suited_to(waiting.request)), []).append(waiting.request)
-        for suited, requests in groups.items():
-            workers = self.eligible.with_room(suited)
+            if self._may_start(waiting.request):
+                workers = tuple(self.eligible.open_to(waiting.request))
+                groups.setdefault(workers, []).append(waiting.request)
+        for workers, requests in groups.items():
             if not workers:
                 continue
-            wanted = {request.id: request for request in requests}
-            for choice in policy.admit(requests, workers, now):
-                request = wanted.pop(choice.request_id, None)
-                if request is None:
-                    raise self._bug(f"placed request {choice.request_id} twice, or it was not offered")
-                self._check_offered(choice.worker, workers, self.roster)
+            for request, choice in self.chooser.batch(requests, workers, now):
                 # The first of a batch may have filled the worker that a later one was meant for.
-                if self.eligible.with_room((self.roster.workers[choice.worker],), request.sequences):
+                if self._may_start(request) and self.eligible.with_room(
+                    (self.roster.workers[choice.worker],), request
+                ):
                     yield request, choice
 
-    def _check_offered(self, name: str | None, offered: Sequence[Worker], roster: Roster) -> None:
-        worker = roster.workers.get(name) if name is not None else None
-        if worker is None or worker not in offered:
-            raise self._bug(f"chose {name!r}, which was not offered")
-
-    def _bug(self, what: str) -> InternalError:
-        return InternalError(f"policy {self.policy_name} of pool {self.rules.name} {what}")
-
-    def _place(self, request: Request, choice: Choice, now: float) -> Lease:
-        """Charges a choice, all of it or nothing: a policy that fails when it is told leaves no lease."""
-        if not self._budgets.in_flight.take():
+    def _place(self, request: Request, choice: Choice, now: float) -> Lease | None:
+        """Charges a choice, all of it or nothing: a policy that fails when it is told leaves no lease. None
+        when two legs run at the same time and the prefill side leaves it queued."""
+        handover = request.handover
+        beside = self._beside(request, choice, now) if handover is None else None
+        if beside is None and handover is None and request.split and self.rules.role is Role.DECODE:
+            return None
+        if handover is None and not self._budgets.in_flight.take():
             raise InternalError("a request was placed beyond the limit of requests in flight")
-        lease = self.charge(request, choice, choice.worker, now)
+        transferring = handover is not None or beside is not None
+        lease = self.ledger.charge(request, choice, choice.worker, now, transferring=transferring)
+        lease.counted = True
         try:
-            if choice.prefill_worker is not None and self.partner is not None:
-                lease.prefill = self.partner.charge(request, choice, choice.prefill_worker, now)
-            if self._commits is not None:
-                self._commits.committed(request, choice, now, retry=request.attempt > 0)
+            if handover is not None:
+                # From here on this lease stands for the request among those in flight.
+                handover.prefill.counted = False
+                lease.prefill = handover.prefill
+            elif beside is not None and self.partner is not None:
+                self._charge_beside(lease, self.partner, choice, beside, now)
+            self.chooser.committed(request, choice, now)
         except BaseException:
             self.release(lease, Outcome.CANCELLED, now)
             raise
         return lease
 
-    def charge(self, request: Request, choice: Choice, name: str, now: float) -> Lease:
-        """Charges one leg to a worker. Outside this class only the partner pool of a pair calls it."""
-        worker = self.roster.workers[name]
-        if worker.mirror.idle:
-            worker.last_sign = now
-        lease = Lease(
-            request=request,
-            worker=name,
-            incarnation=worker.incarnation,
-            granted=now,
-            prompt_tokens=request.prompt_tokens,
-            expected_tokens=max(self._expect(request), 1),
-            cost=choice.cost,
-            reason=choice.reason,
-            last_event=now,
-        )
-        worker.mirror.charge(lease)
-        self._leases.add(lease)
-        return lease
+    def _beside(self, request: Request, choice: Choice, now: float) -> Choice | None:
+        """Who prefills while the worker of `choice` waits for it; `choice` itself when it names both."""
+        partner = self.partner
+        if partner is None:
+            return None
+        if choice.prefill_worker is not None:
+            return choice
+        if not request.split or not isinstance(self.eligible, DecodeEligibility):
+            return None
+        workers = self.eligible.producers_for(request, self.roster.workers[choice.worker])
+        return partner.chooser.one(request, workers, now) if workers else None
+
+    def _charge_beside(self, lease: Lease, partner: Pool, choice: Choice, beside: Choice, now: float) -> None:
+        request = lease.request
+        name = beside.prefill_worker if beside is choice else beside.worker
+        if name is not None:
+            lease.prefill = partner.ledger.charge(request, beside, name, now)
+        if beside is not choice:
+            partner.chooser.committed(request, beside, now)
+
+    # --- the end of a lease ------------------------------------------------------------------------------
 
     def progress(
         self,
@@ -267,68 +291,43 @@ class Pool:
         generated_tokens: int | None = None,
         prompt_tokens: int | None = None,
     ) -> None:
-        """An event of the lease was seen. Counts are absolute, so a repeated report does no harm.
-
-        Args:
-            generated_tokens: output tokens so far over all sequences; None when the event carried none.
-            prompt_tokens: the true prompt length, when the engine has said it.
-        """
-        if lease.outcome is not None:
-            return
-        lease.last_event = now
-        worker = self._holder(lease)
-        if worker is None:
-            return
-        if prompt_tokens is not None and prompt_tokens != lease.prompt_tokens:
-            worker.mirror.correct_prompt(lease, prompt_tokens)
-        if not lease.prefilled:
-            worker.mirror.prefilled(lease)
-        if generated_tokens is not None:
-            worker.mirror.generated(lease, generated_tokens)
-        worker.last_sign = now
-        if worker.health.state is State.SUSPECT:
-            self.roster.show_progress(worker, now)
+        """An event of the lease was seen; see `Ledger.progress`."""
+        self.ledger.progress(lease, now, generated_tokens=generated_tokens, prompt_tokens=prompt_tokens)
 
     def release(self, lease: Lease, outcome: Outcome, now: float, reason: str = "") -> None:
         """Settles a lease once; a second call changes nothing. The first outcome stands."""
         if lease.outcome is not None:
             return
-        self._budgets.in_flight.give()
+        if lease.counted:
+            self._budgets.in_flight.give()
         try:
-            self.settle(lease, outcome, now, reason)
+            self.ledger.settle(lease, outcome, now, reason)
         finally:
             if lease.prefill is not None and self.partner is not None:
-                self.partner.settle(lease.prefill, outcome, now, reason)
+                # What became of the decode leg says nothing about who prefilled for it, but that it is done.
+                done = outcome is Outcome.OK or lease.prefill.prefilled
+                self.partner.ledger.settle(lease.prefill, Outcome.OK if done else Outcome.CANCELLED, now)
 
-    def settle(self, lease: Lease, outcome: Outcome, now: float, reason: str = "") -> None:
-        """Gives one leg back. Outside this class only the partner pool of a pair calls it."""
-        lease.outcome = outcome
-        self._leases.discard(lease)
-        worker = self._holder(lease)
-        if worker is not None:
-            patience_s = self._patience.of(worker) if outcome is Outcome.TIMEOUT else 0.0
-            worker.mirror.settle(lease)
-            silent_s = now - max(lease.granted, worker.last_sign)
-            # Clients choose how long they wait, so a deadline alone is no verdict on the worker: it must
-            # have been silent for as long as a healthy one may be.
-            if outcome is not Outcome.TIMEOUT or silent_s > patience_s:
-                self._judge(worker, outcome, now, reason)
-        if self._settles is not None:
-            self._settles.settled(lease, outcome, now)
+    def hand_back(self, lease: Lease, outcome: Outcome, now: float, reason: str = "") -> None:
+        """Settles the lease of a decode worker to which nothing was sent, and leaves the hand-over as it was:
+        another one may have it."""
+        prefill, lease.prefill = lease.prefill, None
+        if prefill is not None and lease.outcome is None:
+            prefill.counted, lease.counted = lease.counted, False
+        self.release(lease, outcome, now, reason)
 
-    def _judge(self, worker: Worker, outcome: Outcome, now: float, reason: str) -> None:
-        if outcome in _GOOD:
-            worker.health.request_succeeded()
-            self.roster.show_progress(worker, now)
-        elif outcome in _BAD and worker.health.request_failed(now):
-            self.roster.sign(worker.name, Sign.BAD, now, reason or f"requests in a row: {outcome.value}")
-        elif outcome is Outcome.UNREACHABLE and worker.state is not State.GONE:
-            self.roster.sign(worker.name, Sign.REFUSED, now, reason or "refused a connection")
-
-    def _holder(self, lease: Lease) -> Worker | None:
-        """The worker that was charged; None when it is gone or has been born anew since."""
-        worker = self.roster.workers.get(lease.worker)
-        return worker if worker is not None and worker.incarnation == lease.incarnation else None
+    def observe(self, name: str, stats: EngineStats, now: float) -> Verdict:
+        """Takes in what an engine said of itself, and compares it with the account."""
+        verdict = self.roster.observe(name, stats, now)
+        worker = self.roster.workers.get(name)
+        if worker is not None and worker.stats is stats:
+            partners, mirror = self.partners, worker.mirror
+            stranded = 0
+            if partners is not None:
+                stranded = partners.budget.stranded_tokens(name, worker.incarnation, now)
+            balance = Balance(mirror.kv_tokens, stranded, mirror.sequences, worker.kv_capacity_tokens)
+            worker.drift.observe(stats, balance)
+        return verdict
 
     # --- time ----------------------------------------------------------------------------------------
 
@@ -337,6 +336,9 @@ class Pool:
 
         Returns the request ids with the error each waiter should get.
         """
+        self._look(now)
+        if self.partners is not None:
+            self.partners.budget.sweep(now)
         failed: list[tuple[str, RouterError]] = []
         for waiting in list(self._queue):
             error = self._overdue(waiting, now)
@@ -353,6 +355,12 @@ class Pool:
         request = waiting.request
         if self._in_vain(request):
             return NoWorker(f"no worker can take a request for `{request.model}` now", retry_after_s=5.0)
+        handover = request.handover
+        if handover is not None:
+            if now < handover.dispatch_by:
+                return None
+            message = "No decode worker had room before the prefill worker may have dropped the KV."
+            return DeadlineExceeded(message, phase="transfer", sent=False)
         limit = waiting.since + self.rules.max_wait_s
         if request.deadline is not None:
             limit = min(limit, request.deadline)
@@ -370,7 +378,8 @@ class Pool:
         """Whether waiting cannot help; a pair needs somebody on both sides."""
         if self.eligible.in_vain(request):
             return True
-        return self._pair is not None and self.partner is not None and self.partner.eligible.in_vain(request)
+        both = self.chooser.by_pairs or (request.split and request.handover is None)
+        return both and self.partner is not None and self.partner.eligible.in_vain(request)
 
     def __repr__(self) -> str:
         states = [w.state for w in self.roster]

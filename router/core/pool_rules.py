@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from router.core.binding import Mode
 from router.core.budget import Budget
 from router.core.worker import Role
 
@@ -17,7 +18,8 @@ class PoolRules:
 
     Attributes:
         policy: name of the policy it starts with, for logs and metrics.
-        late_binding: requests wait here until a worker has a free slot, instead of in the engines.
+        mode: when a worker is chosen: as a request comes, when a slot is free, or whichever suits the load.
+        max_transfers: KV transfers under way at one worker (decode pools).
         max_queued: waiting requests per model; max_wait_s: how long one may wait.
         stall_min_s, stall_max_s: bounds of the patience with a worker that shows no progress.
     """
@@ -25,7 +27,8 @@ class PoolRules:
     name: str
     policy: str = ""
     role: Role = Role.BOTH
-    late_binding: bool = False
+    mode: Mode = Mode.EARLY
+    max_transfers: int = 4
     max_queued: int = 256
     max_wait_s: float = 30.0
     stall_min_s: float = 10.0

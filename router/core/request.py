@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import enum
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from router.core.prompt_key import PromptKey
+
+if TYPE_CHECKING:
+    from router.core.handover import Handover
 
 
 class Api(enum.Enum):
@@ -46,6 +50,9 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
         pinned: the only worker that may take it (a stored response lives there), None for any.
         attempt: 0 for the first placement, counted up by retries.
         affinity: what keeps a conversation together, None when the client gave nothing to go by.
+        split: prefilled at one worker and decoded at another; False: one worker does all of it.
+        both: only a worker that may prefill and decode can take it.
+        handover: its KV, once it is prefilled; it waits for a decode worker then.
         key: the canonical prompt key; None for calls without a prompt.
         slo: service class named by the client, "" for the default one.
         priority: engine priority, lower first; 0 is neutral.
@@ -67,6 +74,9 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     body_bytes: int = 0
     deadline: float | None = None
     avoid: frozenset[str] = frozenset()
+    split: bool = False
+    both: bool = False
+    handover: Handover | None = None
     pinned: str | None = None
     attempt: int = 0
     affinity: str | None = None

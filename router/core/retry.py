@@ -83,7 +83,7 @@ OUTCOMES: dict[Failure, Outcome] = {
     Failure.KEY_REFUSED: Outcome.CLIENT_ERROR,
     Failure.MODEL_UNKNOWN: Outcome.CLIENT_ERROR,
     Failure.TOO_LONG: Outcome.CLIENT_ERROR,
-    Failure.NO_HANDLE: Outcome.FAILED,
+    Failure.NO_HANDLE: Outcome.CANCELLED,
     Failure.HANDLE_EXPIRED: Outcome.CANCELLED,
 }
 """What the failure says about the worker, where no exception says it more exactly."""

@@ -6,13 +6,15 @@ requests.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from router.core.drift import Drift
+from router.core.engine_stats import EngineStats
 from router.core.health import Sign, State
 from router.core.lives import Lives, Verdict
 from router.core.mirror import Mirror
-from router.core.worker import EngineStats, Worker
+from router.core.worker import Worker
 
 _HOPEFUL = frozenset({State.STARTING, State.SUSPECT, State.READY})
 _MEMBERS = frozenset({State.STARTING, State.READY, State.SUSPECT, State.EJECTED})
@@ -159,6 +161,17 @@ class Roster:
         worker.max_model_len = lengths
         self._forget_ready()
 
+    def learn_revision(self, name: str, version: str | None, root: str | None) -> None:
+        """What an engine said of itself. A configured label stands for the weights, whose path may differ
+        from host to host; the engine's version counts always, since KV is laid out by it."""
+        worker = self._workers.get(name)
+        if worker is None:
+            return
+        revision = " ".join(part for part in (worker.label or root, version) if part)
+        if revision != worker.revision:
+            worker.revision = revision
+            self._forget_ready()
+
     def lose_model(self, name: str, model: str) -> None:
         """A worker answered that it does not know a model; believed until its list is read again."""
         worker = self._workers.get(name)
@@ -204,6 +217,7 @@ class Roster:
     def _reincarnate(self, worker: Worker, now: float, reason: str) -> None:
         worker.incarnation += 1
         worker.mirror = Mirror()
+        worker.drift = Drift()
         worker.stats = None
         worker.last_sign = worker.health.returned = now
         worker.health.failures = worker.health.timeouts = 0
@@ -234,6 +248,16 @@ class Roster:
             lengths = [w.max_model_len[model] for w in ready if model in w.max_model_len]
             self._shortest[model] = min(lengths, default=None)
         return ready
+
+    def of_revision(self, model: str, revision: str) -> Sequence[Worker]:
+        """Those who understand KV of this revision: ready ones, else ones that drain. What was prefilled for
+        them is of no use to anybody else."""
+        ready = [w for w in self.ready(model) if w.revision == revision]
+        return ready or [
+            w
+            for w in self._workers.values()
+            if w.state is State.DRAINING and w.revision == revision and model in w.models
+        ]
 
     def fits_all(self, model: str, tokens: int) -> bool:
         """Whether a prompt of `tokens` is within the context of every ready worker, as nearly all are; only

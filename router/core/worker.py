@@ -6,6 +6,8 @@ import enum
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from router.core.drift import Drift
+from router.core.engine_stats import EngineStats
 from router.core.health import Health, State
 from router.core.mirror import Mirror
 
@@ -16,33 +18,6 @@ class Role(enum.Enum):
     PREFILL = "prefill"
     DECODE = "decode"
     BOTH = "both"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineStats:
-    """One scrape of an engine's metrics. A signal that the engine does not export is None, never 0.
-
-    Attributes:
-        taken: when the scrape was answered (s).
-        kv_usage: share of KV blocks in use, 0 to 1; cached blocks that nobody refers to are free.
-        kv_capacity_tokens: usable KV tokens, from `cache_config_info` or `max_total_num_tokens`.
-        generation_tokens: counter of sampled tokens; its movement is the progress signal.
-        process_start: start time of the engine's process (Unix seconds), its incarnation.
-    """
-
-    taken: float
-    running: int | None = None
-    waiting: int | None = None
-    kv_usage: float | None = None
-    kv_capacity_tokens: int | None = None
-    block_size: int | None = None
-    prompt_tokens: float | None = None
-    generation_tokens: float | None = None
-    prefix_queries: float | None = None
-    prefix_hits: float | None = None
-    preemptions: float | None = None
-    asleep: bool | None = None
-    process_start: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +80,8 @@ class WorkerView(Protocol):
 
     @property
     def kv_tokens(self) -> int:
-        """Prompt and generated tokens of all leases: the router's belief of KV in use."""
+        """Prompt and generated tokens of all leases, and what the engine persistently holds beyond them: the
+        router's belief of KV in use."""
         ...
 
     @property
@@ -138,6 +114,9 @@ class Worker:
     """A member of a pool; implements WorkerView. The Pool is its only writer.
 
     Attributes:
+        revision: what must be equal for KV to be understood: label, engine version, model root.
+        label: the part of it that was configured.
+        may_prefill: a decode worker that may serve a request from its beginning, too.
         models: names it serves (base model and LoRA adapters); empty until learned.
         max_model_len: longest context it takes, per model, as `/v1/models` says.
         slots: sequences that may run at once; None when nobody said.
@@ -148,6 +127,8 @@ class Worker:
     name: str
     role: Role = Role.BOTH
     revision: str = ""
+    label: str = ""
+    may_prefill: bool = False
     barrier_group: str | None = None
     slots: int | None = None
     capacity: float = 1.0
@@ -157,6 +138,7 @@ class Worker:
     incarnation: int = 0
     health: Health = field(default_factory=Health)
     mirror: Mirror = field(default_factory=Mirror)
+    drift: Drift = field(default_factory=Drift)
     step: StepModel | None = None
     stats: EngineStats | None = None
     last_sign: float = 0.0
@@ -186,7 +168,7 @@ class Worker:
 
     @property
     def kv_tokens(self) -> int:
-        return self.mirror.kv_tokens
+        return self.mirror.kv_tokens + self.drift.unexplained_tokens
 
     @property
     def remaining_tokens(self) -> int:
@@ -201,6 +183,11 @@ class Worker:
     @property
     def free_slots(self) -> int | None:
         return None if self.slots is None else max(self.slots - self.mirror.sequences, 0)
+
+    @property
+    def does_both(self) -> bool:
+        """Whether it may serve a request from its prompt to its last token."""
+        return self.role is Role.BOTH or self.may_prefill
 
     def fits(self, model: str, tokens: int) -> bool:
         """Whether a prompt of `tokens` is within what it takes; unknown means yes, the engine will say."""

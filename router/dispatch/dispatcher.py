@@ -43,6 +43,10 @@ class Held:
         self.outcome = outcome
         self._dispatcher.release(self.lease, outcome, self.reason)
 
+    def hand_back(self, outcome: Outcome, reason: str = "") -> None:
+        """Nothing was sent: gives the worker back, and keeps the hand-over for another one."""
+        self._dispatcher.hand_back(self.lease, outcome, reason)
+
     def __enter__(self) -> Held:
         return self
 
@@ -168,6 +172,11 @@ class Dispatcher:
         if lease.outcome is not None:
             return
         self.pool.release(lease, outcome, self._now(), reason)
+        self._on_room()
+
+    def hand_back(self, lease: Lease, outcome: Outcome, reason: str = "") -> None:
+        """Settles a lease whose worker was sent nothing, and leaves its hand-over for another one."""
+        self.pool.hand_back(lease, outcome, self._now(), reason)
         self._on_room()
 
     def progress(self, lease: Lease, generated_tokens: int | None, prompt_tokens: int | None) -> None:

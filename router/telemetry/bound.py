@@ -112,6 +112,45 @@ class RequestSeries:
         return f"<RequestSeries {self.api} {self._model}>"
 
 
+class HandoverSeries:
+    """Counts the split requests of one model.
+
+    Attributes:
+        prefill, pool_wait, transfer: observe the three stretches before the first data event, in seconds.
+    """
+
+    __slots__ = ("_families", "_model", "pool_wait", "prefill", "split", "transfer")
+
+    def __init__(self, families: Families, model: str) -> None:
+        self._families = families
+        self._model = model
+        self.split = families.split.series(model)
+        self.prefill: Histogram = families.prefill.series(model)
+        self.pool_wait: Histogram = families.pool_wait.series(model)
+        self.transfer: Histogram = families.transfer.series(model)
+
+    def unsplit(self, reason: str) -> None:
+        self._families.unsplit.series(self._model, reason).add()
+
+    def refused(self, reason: str) -> None:
+        self._families.split_refused.series(self._model, reason).add()
+
+    def pool_expired(self) -> None:
+        self._families.pool_expired.series(self._model).add()
+
+    def failed(self, leg: str, reason: str) -> None:
+        self._families.handover_failures.series(self._model, leg, reason).add()
+
+    def offered_again(self) -> None:
+        self._families.handover_retries.series(self._model).add()
+
+    def prefilled_again(self, reason: str) -> None:
+        self._families.reprefills.series(self._model, reason).add()
+
+    def __repr__(self) -> str:
+        return f"<HandoverSeries {self._model}>"
+
+
 class WorkerSeries:
     """Counts what happens at one worker.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from router.core.worker import EngineStats
+from router.core.engine_stats import EngineStats
 from router.telemetry.exposition import SampleFamily
 from router.telemetry.samples import QueueSample, Snapshot, WorkerSample
 

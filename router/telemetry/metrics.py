@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 
-from router.telemetry.bound import Finish, RequestSeries, WorkerSeries
+from router.telemetry.bound import Finish, HandoverSeries, RequestSeries, WorkerSeries
 from router.telemetry.exposition import CONTENT_TYPE, SampleFamily
 from router.telemetry.families import Families
 from router.telemetry.gauges import gauges
@@ -25,6 +25,7 @@ from router.telemetry.series import OVERFLOW
 __all__ = [
     "CONTENT_TYPE",
     "Finish",
+    "HandoverSeries",
     "Metrics",
     "QueueSample",
     "RequestSeries",
@@ -40,7 +41,7 @@ DEFAULT_MAX_REQUEST_SERIES = 256
 class Metrics:
     """All series of one router.
 
-    Mutable state: the families, and the two caches of bound series.
+    Mutable state: the families, and the caches of bound series.
 
     Args:
         snapshot: reads the router's state; called once a scrape, must not block.
@@ -63,6 +64,7 @@ class Metrics:
         self._max_request_series = max_request_series
         self._families = Families()
         self._requests: dict[tuple[str, str], RequestSeries] = {}
+        self._handovers: dict[str, HandoverSeries] = {}
         self._workers: dict[str, WorkerSeries] = {}
         self._registry = CollectorRegistry()
         ProcessCollector(registry=self._registry)
@@ -91,6 +93,23 @@ class Metrics:
 
     def client_left(self, phase: str) -> None:
         self._families.disconnects.series(phase).add()
+
+    def handover(self, model: str) -> HandoverSeries:
+        """The series that count the hand-overs of a model."""
+        name = model if self._is_model(model) else OVERFLOW
+        found = self._handovers.get(name)
+        if found is None:
+            if len(self._handovers) >= self._max_request_series:
+                name = OVERFLOW
+            found = self._handovers[name] = HandoverSeries(self._families, name)
+        return found
+
+    def leg_cancelled(self, leg: str, reason: str) -> None:
+        self._families.legs_cancelled.series(leg, reason).add()
+
+    def released(self, outcome: str) -> None:
+        """Count KV that nobody wants any more: "released", "dropped" or "stranded"."""
+        self._families.releases.series(outcome).add()
 
     def deadline_exceeded(self, phase: str) -> None:
         self._families.deadlines.series(phase).add()

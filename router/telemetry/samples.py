@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from router.core.worker import EngineStats
+from router.core.engine_stats import EngineStats
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -96,11 +96,11 @@ class Exchange:
             if wire.enough:
                 return False
 
-    async def read_all(self, *, max_bytes: int, until: float | None) -> bytes:
+    async def read_all(self, *, max_bytes: int, until: float | None, phase: str = "total") -> bytes:
         """The whole body. Raises as `read` does, and UpstreamBroken beyond `max_bytes`."""
         pieces: list[bytes] = []
         size = 0
-        while piece := await self.read(until, "total"):
+        while piece := await self.read(until, phase):
             pieces.append(piece)
             size += len(piece)
             if size > max_bytes:

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
+from router.core.binding import Mode
 from router.core.budget import Budget
 from router.core.health import Sign
 from router.core.policy import Choice
@@ -77,6 +78,8 @@ def pool(
     roster: Roster | None = None,
     **rules: object,
 ) -> Pool:
+    if rules.pop("late_binding", False):
+        rules["mode"] = Mode.LATE
     made = Pool(
         PoolRules(name="p", **rules),  # type: ignore[arg-type]
         policy or FirstWorker(),  # type: ignore[arg-type]

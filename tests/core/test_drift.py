@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from router.core.drift import Balance, Drift
-from router.core.worker import EngineStats
+from router.core.engine_stats import EngineStats
 
 CAPACITY = 10_000
 

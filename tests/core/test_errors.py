@@ -26,6 +26,7 @@ _TABLE = {
     "NotFound": (404, "invalid_request_error", "not_found"),
     "ModelNotFound": (404, "invalid_request_error", "model_not_found"),
     "MethodNotAllowed": (405, "invalid_request_error", "method_not_allowed"),
+    "Conflict": (409, "invalid_request_error", "conflict"),
     "BodyTooLarge": (413, "invalid_request_error", "body_too_large"),
     "Poisonous": (502, "server_error", "workers_lost_on_this_request"),
     "HeadTooLarge": (431, "invalid_request_error", "header_fields_too_large"),

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+from router.core.engine_stats import EngineStats
 from router.core.exposition import read_samples, read_stats
-from router.core.worker import EngineStats
 
 RECORDED = (Path(__file__).parents[1] / "wire" / "vllm_metrics.txt").read_bytes()
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from router.core.engine_stats import EngineStats
 from router.core.lives import Lives, Verdict
-from router.core.worker import EngineStats
 
 SAME, RESTARTED, SHARED = Verdict.SAME, Verdict.RESTARTED, Verdict.SHARED
 

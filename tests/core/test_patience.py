@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from router.core.engine_stats import EngineStats
 from router.core.lease import Lease
 from router.core.patience import Patience
-from router.core.worker import EngineStats, StepModel, Worker
+from router.core.worker import StepModel, Worker
 from tests.core.fleet_examples import request
 
 

@@ -19,6 +19,7 @@ _FORWARD = {
     ("pooled", "retry"): "received",
     ("transferring", "first_event"): "decoding",
     ("transferring", "retry"): "received",
+    ("transferring", "returned"): "pooled",
     ("decoding", "finish"): "done",
 }
 _ENDINGS = {"cancel": "cancelled", "expire": "expired", "fail": "failed"}

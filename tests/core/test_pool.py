@@ -9,12 +9,13 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from router.core.engine_stats import EngineStats
 from router.core.errors import InternalError, NoWorker, QueueFull
 from router.core.health import Sign, State
 from router.core.lease import Lease, Outcome
 from router.core.policy import Choice
 from router.core.pool import Pool
-from router.core.worker import EngineStats, Worker
+from router.core.worker import Worker
 from tests.core.fleet_examples import (
     MODEL,
     FirstPair,

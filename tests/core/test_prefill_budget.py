@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from router.core.engine_stats import EngineStats
 from router.core.lease import Lease
 from router.core.prefill_budget import BudgetSettings, PrefillBudget, Strand
-from router.core.worker import EngineStats, Role, Worker
+from router.core.worker import Role, Worker
 from tests.core.fleet_examples import request
 
 CAPACITY = 1000

@@ -23,7 +23,7 @@ _TABLE = {
     Failure.KEY_REFUSED: (0, Outcome.CLIENT_ERROR),
     Failure.MODEL_UNKNOWN: (1, Outcome.CLIENT_ERROR),
     Failure.TOO_LONG: (1, Outcome.CLIENT_ERROR),
-    Failure.NO_HANDLE: (0, Outcome.FAILED),
+    Failure.NO_HANDLE: (0, Outcome.CANCELLED),
     Failure.HANDLE_EXPIRED: (0, Outcome.CANCELLED),
 }
 SENT = (Failure.NO_ANSWER, Failure.SERVER_ERROR, Failure.BUSY)

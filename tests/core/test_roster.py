@@ -6,10 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from router.core.engine_stats import EngineStats
 from router.core.health import Sign, State
 from router.core.lives import Verdict
 from router.core.roster import Change, Roster
-from router.core.worker import EngineStats, Worker
+from router.core.worker import Worker
 from tests.core.fleet_examples import MODEL, pool, request
 
 

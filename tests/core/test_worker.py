@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from router.core.engine_stats import EngineStats
 from router.core.health import Health, State
-from router.core.worker import EngineStats, StepModel, Worker, WorkerView
+from router.core.worker import StepModel, Worker, WorkerView
 
 
 def test_a_worker_is_what_policies_may_see() -> None:

@@ -8,7 +8,8 @@ from typing import cast
 
 from router.core.policy import Commits, Policy
 from router.core.request import Request
-from router.core.worker import EngineStats, Role, StepModel
+from router.core.engine_stats import EngineStats
+from router.core.worker import Role, StepModel
 from router.policies import build
 
 NOW = 1000.0

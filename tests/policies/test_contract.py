@@ -1,4 +1,4 @@
-"""What holds for every registered policy."""
+"""What holds for every registered policy that places one request at a time."""
 
 from __future__ import annotations
 
@@ -13,11 +13,14 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from router.core.policy import Commits
-from router.core.worker import EngineStats, Role, StepModel, WorkerView
+from router.core.engine_stats import EngineStats
+from router.core.worker import Role, StepModel, WorkerView
 from router.policies import POLICIES, Shape
 from tests.policies.examples import NOW, FrozenWorker, Server, idle, place, policy, request, varied, worker
 
-every_policy = pytest.mark.parametrize("name", list(POLICIES))
+ONE_AT_A_TIME = [spec.name for spec in POLICIES.values() if spec.shape is Shape.ONE]
+
+every_policy = pytest.mark.parametrize("name", ONE_AT_A_TIME)
 
 STEP = StepModel(0.01, 1e-4, 0.02, 1e-4, 1e-7)
 
@@ -180,7 +183,7 @@ def test_a_retry_moves_no_state(name: str) -> None:
     assert with_retries == without
 
 
-@pytest.mark.parametrize("name", [name for name in POLICIES if name != "length_threshold"])
+@pytest.mark.parametrize("name", [name for name in ONE_AT_A_TIME if name != "length_threshold"])
 def test_what_one_worker_fails_is_spread_over_all_others(name: str) -> None:
     """A rotation that a retry follows would send it all to the successor."""
     chooser, pool = policy(name), idle(5)

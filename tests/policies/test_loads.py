@@ -8,7 +8,8 @@ import pytest
 
 from router.core.policy import Choice
 from router.core.request import Request
-from router.core.worker import EngineStats, StepModel
+from router.core.engine_stats import EngineStats
+from router.core.worker import StepModel
 from router.policies.least_work import PRIOR
 from tests.policies.examples import NOW, FrozenWorker, idle, policy, request, worker
 

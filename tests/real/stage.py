@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from router.core.exposition import read_samples, read_stats
-from router.core.worker import EngineStats
+from router.core.engine_stats import EngineStats
 from tests.real.install import ROOT
 from tests.real.processes import Process, environment, listening_port, until
 from tests.real.wire import ask

@@ -252,7 +252,7 @@ class Live:
         router = self.router
         assert router.fleet.in_flight.used == 0
         assert router.bodies.used == 0
-        assert router.proxy._bounds.retries.used == 0
+        assert router.retries.budget.used == 0
         assert self.process.data.busy == 0
         for dispatcher in router.fleet.dispatchers.values():
             assert_idle(dispatcher.pool)

@@ -252,7 +252,7 @@ def test_a_retry_ends_when_its_client_leaves() -> None:
 
         act.puppets["a"].serve = reset
         tasks = [act.asking(CHAT, STREAM) for _ in range(4)]
-        await act.until(lambda: act.router.proxy._bounds.retries.used > 0)
+        await act.until(lambda: act.router.retries.budget.used > 0)
         await act.turns()
         for task in tasks:
             await leave(task)

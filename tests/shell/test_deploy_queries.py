@@ -24,7 +24,7 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from router.core.worker import EngineStats
+from router.core.engine_stats import EngineStats
 from router.telemetry.metrics import CONTENT_TYPE, Finish, Metrics, QueueSample, Snapshot, WorkerSample
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"

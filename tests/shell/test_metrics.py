@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
+from router.core.engine_stats import EngineStats
 from router.core.errors import InternalError
-from router.core.worker import EngineStats
 from router.telemetry.exposition import SampleFamily, render_number
 from router.telemetry.families import REQUEST_BOUNDS_S, Families
 from router.telemetry.metrics import Finish, Metrics, QueueSample, Snapshot, WorkerSample

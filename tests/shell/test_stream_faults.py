@@ -172,7 +172,7 @@ def test_a_stream_that_waits_for_its_first_event_at_a_lost_worker_is_tried_elsew
     async def scene(act: Live) -> None:
         task = act.asking(CHAT, STREAM)
         await asyncio.sleep(1)
-        (lease,) = act.pool._leases
+        (lease,) = act.pool.ledger.leases
         act.puppets[lease.worker].refuse()
         reply = await task
         assert (reply.status, reply.body) == (200, TALK)

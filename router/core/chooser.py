@@ -1,0 +1,112 @@
+"""Asking a policy where requests should go, and holding it to what it was offered.
+
+Separate from the Pool, which charges: what a policy may be, and what it may answer, is checked in one place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from router.core.errors import InternalError
+from router.core.lease import Lease, Outcome
+from router.core.policy import AnyPolicy, BatchPolicy, Choice, Commits, PairPolicy, Policy, Settles
+from router.core.request import Request
+from router.core.roster import Roster
+from router.core.worker import Worker
+
+
+class Chooser:
+    """One pool's policy. Which shape it has is asked once: protocol checks are too slow for every request."""
+
+    __slots__ = ("_batch", "_commits", "_pair", "_pool", "_roster", "_settles", "_single", "name", "policy")
+
+    def __init__(self, pool: str, roster: Roster, policy: AnyPolicy, name: str) -> None:
+        self._pool = pool
+        self._roster = roster
+        self.use(policy, name)
+
+    def use(self, policy: AnyPolicy, name: str) -> None:
+        """Asks `policy` from now on. Raises InternalError for an object that is none of the three shapes."""
+        if not isinstance(policy, BatchPolicy | PairPolicy | Policy):
+            raise InternalError(f"{policy!r} has none of the methods of a policy")
+        self.policy = policy
+        self.name = name
+        self._batch = policy if isinstance(policy, BatchPolicy) else None
+        self._pair = policy if isinstance(policy, PairPolicy) else None
+        self._single = policy if isinstance(policy, Policy) else None
+        self._commits = policy if isinstance(policy, Commits) else None
+        self._settles = policy if isinstance(policy, Settles) else None
+
+    @property
+    def by_batch(self) -> bool:
+        """Whether it wants to see all that wait at once."""
+        return self._batch is not None
+
+    @property
+    def by_pairs(self) -> bool:
+        """Whether it can only choose two workers together."""
+        return self._pair is not None and self._single is None
+
+    def one(self, request: Request, workers: Sequence[Worker], now: float) -> Choice | None:
+        """One worker for one request; None leaves it queued."""
+        if self._single is None:
+            raise InternalError(f"pool {self._pool} decides by pairs and has no prefill pool")
+        choice = self._single.pick(request, workers, now)
+        if choice is not None:
+            self._check_own(choice, request)
+            self._check_offered(choice.worker, workers)
+        return choice
+
+    def pair(
+        self, request: Request, prefills: Sequence[Worker], decodes: Sequence[Worker], now: float
+    ) -> Choice | None:
+        """Two workers for one request; None leaves it queued."""
+        if self._pair is None:
+            raise InternalError(f"policy {self.name} of pool {self._pool} does not choose pairs")
+        choice = self._pair.pick_pair(request, prefills, decodes, now)
+        if choice is not None:
+            self._check_own(choice, request)
+            if choice.prefill_worker not in [worker.name for worker in prefills]:
+                raise self._not_offered(choice.prefill_worker)
+            self._check_offered(choice.worker, decodes)
+        return choice
+
+    def batch(
+        self, requests: Sequence[Request], workers: Sequence[Worker], now: float
+    ) -> Iterator[tuple[Request, Choice]]:
+        """Workers for some of many requests; the rest stays queued."""
+        if self._batch is None:
+            raise InternalError(f"policy {self.name} of pool {self._pool} does not choose for many at once")
+        wanted = {request.id: request for request in requests}
+        for choice in self._batch.admit(requests, workers, now):
+            request = wanted.pop(choice.request_id, None)
+            if request is None:
+                raise self._bug(f"placed request {choice.request_id} twice, or it was not offered")
+            self._check_offered(choice.worker, workers)
+            yield request, choice
+
+    def committed(self, request: Request, choice: Choice, now: float) -> None:
+        if self._commits is not None:
+            self._commits.committed(request, choice, now, retry=request.attempt > 0)
+
+    def settled(self, lease: Lease, outcome: Outcome, now: float) -> None:
+        if self._settles is not None:
+            self._settles.settled(lease, outcome, now)
+
+    def _check_own(self, choice: Choice, request: Request) -> None:
+        if choice.request_id != request.id:
+            raise self._bug(f"placed request {choice.request_id}, which was not offered")
+
+    def _check_offered(self, name: str, offered: Sequence[Worker]) -> None:
+        worker = self._roster.workers.get(name)
+        if worker is None or worker not in offered:
+            raise self._not_offered(name)
+
+    def _not_offered(self, name: str | None) -> InternalError:
+        return self._bug(f"chose {name!r}, which was not offered")
+
+    def _bug(self, what: str) -> InternalError:
+        return InternalError(f"policy {self.name} of pool {self._pool} {what}")
+
+    def __repr__(self) -> str:
+        return f"<Chooser {self.name} of pool {self._pool}>"

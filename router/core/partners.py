@@ -1,0 +1,105 @@
+"""What a prefill pool and a decode pool of one model share: who may hand KV to whom.
+
+Separate from both pools because neither owns it. A revision counts only where both sides of it are there, a
+pair that failed rests for a while, and what a producer holds counts against its budget.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Sequence
+
+from router.core.handover import Handover
+from router.core.lease import Lease
+from router.core.pairs import Blame, End, Pairs
+from router.core.prefill_budget import PrefillBudget
+from router.core.roster import Roster
+from router.core.worker import Worker
+
+
+class Partners:
+    """Reads both rosters; owns the back-offs of pairs and the budgets of producers.
+
+    State: `pairs`, `budget`, `now` (the time by which they are judged; the pools move it before they ask),
+    and one cached answer per model, valid as long as both sides' ready workers are the very same tuples.
+    """
+
+    def __init__(
+        self, prefill: Roster, decode: Roster, budget: PrefillBudget, pairs: Pairs | None = None
+    ) -> None:
+        self.prefill = prefill
+        self.decode = decode
+        self.budget = budget
+        self.pairs = pairs if pairs is not None else Pairs()
+        self.now = 0.0
+        self._matched: dict[str, tuple[tuple[Worker, ...], tuple[Worker, ...], frozenset[str]]] = {}
+
+    def matched(self, model: str) -> frozenset[str]:
+        """Revisions of which both sides have a ready worker."""
+        prefills, decodes = self.prefill.ready(model), self.decode.ready(model)
+        cached = self._matched.get(model)
+        if cached is not None and cached[0] is prefills and cached[1] is decodes:
+            return cached[2]
+        revisions = frozenset(w.revision for w in prefills) & frozenset(w.revision for w in decodes)
+        if prefills and decodes:  # names that nobody serves are the client's to make up
+            self._matched[model] = prefills, decodes, revisions
+        return revisions
+
+    def revisions_without(self, gone: Container[str], model: str) -> frozenset[str]:
+        """The same, without these workers."""
+        sides = (self.prefill.ready(model), self.decode.ready(model))
+        left = [frozenset(w.revision for w in side if w.name not in gone) for side in sides]
+        return left[0] & left[1]
+
+    def producers(self, workers: Sequence[Worker], model: str) -> Sequence[Worker]:
+        """Those prefill workers whose KV somebody could take now: both breakers are looked at before either
+        leg is sent."""
+        matched = self.matched(model)
+        found = [w for w in workers if w.revision in matched]
+        if not self.pairs:
+            return found
+        decodes = self.decode.ready(model)
+        return [w for w in found if any(self.allowed(w, d) for d in decodes if d.revision == w.revision)]
+
+    def consumers(self, workers: Sequence[Worker], handover: Handover) -> Sequence[Worker]:
+        """Those decode workers that have not just failed to take KV from this producer; all, when all have:
+        the prompt is prefilled, and another failure costs no more than dropping it."""
+        if not self.pairs:
+            return workers
+        producer = self.prefill.workers.get(handover.producer)
+        if producer is None:
+            return workers
+        return [w for w in workers if self.allowed(producer, w)] or workers
+
+    def beside(self, workers: Sequence[Worker], decode: Worker) -> Sequence[Worker]:
+        """Prefill workers that can hand KV to this decode worker."""
+        return [w for w in workers if w.revision == decode.revision and self.allowed(w, decode)]
+
+    def allowed(self, prefill: Worker, decode: Worker) -> bool:
+        return self.pairs.allowed(_end(prefill), _end(decode), self.now)
+
+    def transferred(self, lease: Lease) -> None:
+        """KV has come from the prefill worker of this lease to the worker of this lease."""
+        if lease.prefill is not None:
+            self.pairs.succeeded(_end_of(lease.prefill), _end_of(lease), self.now)
+
+    def failed(self, lease: Lease) -> Blame:
+        """KV has not come; whose fault it must be."""
+        if lease.prefill is None:
+            return Blame.NOBODY
+        return self.pairs.failed(_end_of(lease.prefill), _end_of(lease), self.now)
+
+    def forget(self, worker: str) -> None:
+        """A worker was removed."""
+        self.pairs.forget(worker)
+        self.budget.forget(worker)
+
+    def __repr__(self) -> str:
+        return f"<Partners {self.pairs!r} {self.budget!r}>"
+
+
+def _end(worker: Worker) -> End:
+    return worker.name, worker.incarnation
+
+
+def _end_of(lease: Lease) -> End:
+    return lease.worker, lease.incarnation

@@ -1,0 +1,87 @@
+"""Which workers the two legs of a split request may go to.
+
+Separate from `eligibility` because a prefill worker is limited by the KV it still holds for others, and a
+decode worker by the transfers it has under way, where a worker that does both knows only slots.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from router.core.eligibility import Eligibility
+from router.core.partners import Partners
+from router.core.request import Request
+from router.core.roster import Roster
+from router.core.worker import Worker
+
+
+class PrefillEligibility(Eligibility):
+    """Of a pool whose workers prefill for others."""
+
+    __slots__ = ("_partners",)
+
+    def __init__(self, roster: Roster, partners: Partners) -> None:
+        super().__init__(roster, late_binding=True)
+        self._partners = partners
+
+    def _willing(self, request: Request) -> Sequence[Worker]:
+        """For a request that ends here (one output token) any; otherwise those whose KV somebody can take."""
+        workers = super()._willing(request)
+        return self._partners.producers(workers, request.model) if request.split else workers
+
+    def with_room(self, workers: Sequence[Worker], request: Request) -> Sequence[Worker]:
+        """Those that are not saturated with KV that waits for its hand-over."""
+        budget, now = self._partners.budget, self._partners.now
+        return [w for w in workers if budget.open(w, now)]
+
+    def full(self, model: str) -> bool:
+        budget, now = self._partners.budget, self._partners.now
+        return not any(budget.open(w, now) for w in self._roster.ready(model))
+
+
+class DecodeEligibility(Eligibility):
+    """Of a pool whose workers decode what others prefilled."""
+
+    __slots__ = ("_max_transfers", "_partners")
+
+    def __init__(self, roster: Roster, partners: Partners, *, max_transfers: int) -> None:
+        super().__init__(roster, late_binding=False)
+        self._partners = partners
+        self._max_transfers = max_transfers
+
+    def _willing(self, request: Request) -> Sequence[Worker]:
+        handover = request.handover
+        if handover is not None:
+            workers = self._roster.of_revision(request.model, handover.revision)
+            return self._partners.consumers(workers, handover)
+        matched = self._partners.matched(request.model)
+        workers = super()._willing(request)
+        # A new revision stays out until both of its sides are there; when no revision is whole, all of them
+        # may do what is asked of one worker alone.
+        if matched or request.split:
+            workers = [w for w in workers if w.revision in matched]
+        return workers
+
+    def with_room(self, workers: Sequence[Worker], request: Request) -> Sequence[Worker]:
+        """Those with free slots and not too many transfers under way. What has waited too long goes anyway:
+        in the engine's own queue its KV is kept alive, here it is not."""
+        handover, now = request.handover, self._partners.now
+        if handover is not None and now >= handover.overdue:
+            return workers
+        workers = self._with_slots(workers, request.sequences)
+        if handover is None and not request.split:
+            return workers
+        workers = [w for w in workers if w.mirror.transfers < self._max_transfers]
+        if handover is None:
+            workers = [w for w in workers if self.producers_for(request, w)]
+        return workers
+
+    def producers_for(self, request: Request, decode: Worker) -> Sequence[Worker]:
+        """Prefill workers that could run the other leg now, for legs that run at the same time."""
+        partners = self._partners
+        ready = [w for w in partners.prefill.ready(request.model) if w.name not in request.avoid]
+        return [w for w in partners.beside(ready, decode) if partners.budget.open(w, partners.now)]
+
+    def full(self, model: str) -> bool:
+        """Never told for sure: a request that is overdue may go where others may not."""
+        return False
