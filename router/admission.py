@@ -21,6 +21,7 @@ from router.core.body import Body, edit_body, parse_body
 from router.core.body_text import PromptSize
 from router.core.errors import BadRequest, InternalError
 from router.core.request import Request
+from router.core.split_rule import Unsplit
 from router.core.token_book import TokenBook
 from router.dispatch import Dispatcher
 from router.early import EarlyKeepAlive
@@ -47,7 +48,7 @@ class Job:
         choices: sequences that the client will see.
         log_salt: of the request log, which wants the hashes of the prompt; None without one.
         topology: the prefill and decode workers of its model; None when one worker serves all of a request.
-        prompt_logprobs: it asks for them, which engines give only of prompts that they prefill.
+        traits: why its body is not for two engines.
         early: speaks for the router while there is no engine's stream; None: nobody asked for that.
         answer_by: absolute time (s): the first data event of a stream, the whole answer otherwise.
     """
@@ -64,7 +65,7 @@ class Job:
     choices: int = 1
     log_salt: bytes | None = None
     topology: Topology | None = None
-    prompt_logprobs: bool = False
+    traits: frozenset[Unsplit] = frozenset()
     early: EarlyKeepAlive | None = None
 
     @property
@@ -148,7 +149,7 @@ class Admission:
             choices=body.choices,
             log_salt=self.log_salt,
             topology=self._topology(dispatcher, body, trusted=call.client.trusted),
-            prompt_logprobs=body.prompt_logprobs,
+            traits=body.split_traits,
         )
 
     async def _form(self, call: Call, held: HeldBody) -> Job:

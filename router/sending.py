@@ -102,12 +102,15 @@ class Outgoing:
         headers: that come on top of the client's.
         by: absolute time (s) of the first data event of a stream, and of the whole answer otherwise.
         phase: what that deadline is called when it runs out.
+        once, sent_by: see `WireRequest`.
     """
 
     body: bytes | AsyncIterator[bytes]
     by: float
     phase: str
     headers: Sequence[Header] = ()
+    once: bool = False
+    sent_by: float | None = None
 
 
 def own(job: Job) -> Outgoing:
@@ -140,7 +143,15 @@ class Sender:
             plain=job.request.api.generates,
         )
         headers += outgoing.headers
-        wire = WireRequest(job.call.method, job.call.target, headers, outgoing.body, job.content_length)
+        wire = WireRequest(
+            job.call.method,
+            job.call.target,
+            headers,
+            outgoing.body,
+            job.content_length,
+            once=outgoing.once,
+            sent_by=outgoing.sent_by,
+        )
         try:
             exchange = await self._upstream.open(
                 member.origin, wire, headers_by=outgoing.by, phase=outgoing.phase

@@ -127,7 +127,7 @@ class Splits:
         """Whether it is served whole from here on. Raises when nobody may do that."""
         job, journey = course.job, course.journey
         decision = course.topology.decide(
-            job.request, prompt_logprobs=job.prompt_logprobs, handle_missing=course.handle_missing
+            job.request, traits=job.traits, handle_missing=course.handle_missing
         )
         if decision is None:
             return False
@@ -243,7 +243,8 @@ class Splits:
         job, topology, journey = course.job, course.topology, course.journey
         leg = topology.connector.decode_leg(job.held.data, prefilled.pairing, prefilled.handle)
         due = topology.deadlines.answer_by(topology.now(), job.answer_by, streamed=job.request.stream)
-        outgoing = Outgoing(leg.body, due.at, due.wait.value, leg.headers)
+        sent_by = prefilled.times.dispatch_by if prefilled.times.dispatch_by < math.inf else None
+        outgoing = Outgoing(leg.body, due.at, due.wait.value, leg.headers, once=True, sent_by=sent_by)
         prefilled.shown = True
         try:
             await self._legs.run(job, held, course.responder, journey, outgoing)

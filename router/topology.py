@@ -15,7 +15,7 @@ from router.core.deadlines import SplitDeadlines
 from router.core.partners import Partners
 from router.core.prefill_budget import BudgetSettings, PrefillBudget
 from router.core.request import Request
-from router.core.split_rule import Fallback, Refusal, SplitFacts, SplitRule, Where, Whole
+from router.core.split_rule import Fallback, Refusal, SplitFacts, SplitRule, Unsplit, Where, Whole
 from router.core.worker import Role, Worker
 from router.dispatch import Dispatcher
 from router.settings.configuration import Settings
@@ -42,7 +42,7 @@ class Topology:
     now: Callable[[], float]
 
     def decide(
-        self, request: Request, *, prompt_logprobs: bool = False, handle_missing: bool = False
+        self, request: Request, *, traits: frozenset[Unsplit] = frozenset(), handle_missing: bool = False
     ) -> Whole | Refusal | None:
         """Whether a request is served whole, and where; None splits it."""
         self.partners.now = self.now()
@@ -54,7 +54,7 @@ class Topology:
             prompt_tokens=request.prompt_tokens,
             max_tokens=request.max_tokens,
             sequences=request.sequences,
-            prompt_logprobs=prompt_logprobs,
+            traits=traits,
             pinned=self._place_of(request.pinned),
             handle_missing=handle_missing,
             prefill_ready=bool(prefills),

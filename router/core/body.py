@@ -8,7 +8,7 @@ would judge them.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -34,6 +34,7 @@ from router.core.errors import BadRequest
 from router.core.json_bounds import too_many_names
 from router.core.prompt_key import PromptKey
 from router.core.request import Api
+from router.core.split_rule import Unsplit
 
 MAX_SEQUENCES = 16_384
 """Bound on the sequences of one call in our accounts. Engines refuse more; no ledger may overflow before they
@@ -52,6 +53,8 @@ _AT_BYTE = re.compile(r"\(byte (\d+)\)")
 _AT_FIELD = re.compile(r"`\$\.([A-Za-z0-9_]+)")
 _OBJECT = msgspec.json.Decoder(dict[str, Raw])
 _encode = msgspec.json.Encoder().encode
+_NO_TRAITS: frozenset[Unsplit] = frozenset()
+_NOTHING_ODD = (None,) * 5
 
 
 class Body:
@@ -118,11 +121,17 @@ class Body:
         return lax_count(self._fields.min_tokens)
 
     @property
-    def prompt_logprobs(self) -> bool:
-        """Whether it asks for log probabilities of its prompt, or has its prompt in its answer, which engines
-        compute or repeat only where they prefill."""
-        wanted = self._fields.prompt_logprobs
-        return lax_true(self._fields.echo) or (wanted is not None and wanted is not False)
+    def split_traits(self) -> frozenset[Unsplit]:
+        """Why this body, whatever the fleet, is not for two engines; nearly always nothing."""
+        fields = self._fields
+        wanted = (
+            fields.prompt_logprobs,
+            fields.echo,
+            fields.use_beam_search,
+            fields.truncate_prompt_tokens,
+            fields.truncation,
+        )
+        return _NO_TRAITS if wanted == _NOTHING_ODD else frozenset(_traits(fields))
 
     @property
     def ignore_eos(self) -> bool:
@@ -245,6 +254,17 @@ class Body:
     def __repr__(self) -> str:
         mode = "stream" if self.stream else "whole"
         return f"<Body {self.api.value} {self.model} [{len(self.data)} bytes | {mode}]>"
+
+
+def _traits(fields: Fields) -> Iterator[Unsplit]:
+    if lax_true(fields.echo) or fields.prompt_logprobs not in (None, False):
+        yield Unsplit.PROMPT_LOGPROBS
+    if lax_true(fields.use_beam_search):
+        yield Unsplit.BEAM_SEARCH
+    # A positive number cuts the prompt alike on both sides.
+    cut = fields.truncate_prompt_tokens
+    if (cut is not None and lax_count(cut) is None) or fields.truncation == "auto":
+        yield Unsplit.TRUNCATED
 
 
 def parse_body(data: bytes, api: Api) -> Body:

@@ -65,6 +65,9 @@ class Fields(msgspec.Struct, gc=False, rename=_wire_name):
     best_of: _Scalar = None
     prompt_logprobs: _Scalar = None
     echo: _Scalar = None
+    use_beam_search: _Scalar = None
+    truncate_prompt_tokens: _Scalar = None
+    truncation: _Scalar = None
     priority: _Scalar = None
     user: _Scalar = None
     prompt_cache_key: _Scalar = None

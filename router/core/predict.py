@@ -20,7 +20,7 @@ from router.core.predict_outlook import Outlook, Source, Traits, bounded
 from router.core.predict_survival import RecentLengths
 from router.core.request import Request
 
-__all__ = ["LengthPredictor", "Outlook", "PredictorSettings", "Source", "Traits", "Trust"]
+__all__ = ["Grouping", "LengthPredictor", "Outlook", "PredictorSettings", "Source", "Traits"]
 
 _JUDGED_WINDOWS = 16
 """At most so many windows of a request are compared with what was predicted for them."""

@@ -34,6 +34,11 @@ class Unsplit(enum.Enum):
     have read it frees the KV under the others."""
     PROMPT_LOGPROBS = "prompt_logprobs"
     """The decode engine would compute the prompt again: vLLM skips external KV for these."""
+    BEAM_SEARCH = "beam_search"
+    """vLLM runs it as many requests of its own making, none of which carries a handle."""
+    TRUNCATED = "truncated"
+    """The engine is to cut the prompt, and by how much depends on the bound on output tokens, which is
+    another one in the prefill leg: the KV would be that of another prompt."""
     SHORT = "short"
     """Its prefill takes less time than the transfer is worth, and some worker may do both."""
     NO_PREFILL = "no_prefill"
@@ -69,7 +74,7 @@ class SplitFacts:
         prompt_tokens: of all prompts together, as far as they have to be prefilled.
         max_tokens: bound on output tokens per sequence, None when the client gave none.
         sequences: that would read one handle: n, best_of or the beam width, times the number of prompts.
-        prompt_logprobs: it asks for them, of an engine that gives them only where it prefills itself.
+        traits: what its body asks for that no two engines can do together.
         pinned: on which side the owner of its stored response is, None for a request that has none.
         handle_missing: its prefill leg was answered well and brought no handle.
         prefill_ready, decode_ready: somebody of that role is alive.
@@ -83,7 +88,7 @@ class SplitFacts:
     prompt_tokens: int
     max_tokens: int | None = None
     sequences: int = 1
-    prompt_logprobs: bool = False
+    traits: frozenset[Unsplit] = frozenset()
     pinned: Where | None = None
     handle_missing: bool = False
     prefill_ready: bool = True
@@ -134,12 +139,22 @@ _IN_WORDS: dict[Unsplit, str] = {
     Unsplit.ONE_TOKEN: "it asks for one token",
     Unsplit.SEQUENCES: "it asks for several sequences",
     Unsplit.PROMPT_LOGPROBS: "it asks for log probabilities of its prompt",
+    Unsplit.BEAM_SEARCH: "it asks for a beam search",
+    Unsplit.TRUNCATED: "it has its prompt truncated",
     Unsplit.SHORT: "its prompt is short",
     Unsplit.NO_PREFILL: "no prefill worker is alive",
 }
-_LASTING = frozenset({Unsplit.STORED, Unsplit.SEQUENCES, Unsplit.PROMPT_LOGPROBS})
+OF_THE_BODY = (Unsplit.PROMPT_LOGPROBS, Unsplit.BEAM_SEARCH, Unsplit.TRUNCATED)
+"""Reasons that a request carries in its own body."""
+
+_LASTING = frozenset({Unsplit.STORED, Unsplit.SEQUENCES, *OF_THE_BODY})
 
 Applies = Callable[[SplitFacts, int], bool]
+
+
+def _has(trait: Unsplit) -> Applies:
+    return lambda facts, _: trait in facts.traits
+
 
 RULES: tuple[tuple[Unsplit, Applies, tuple[Where, ...]], ...] = (
     (Unsplit.STORED, lambda f, _: f.pinned is not None, ()),
@@ -157,7 +172,7 @@ RULES: tuple[tuple[Unsplit, Applies, tuple[Where, ...]], ...] = (
         lambda f, _: f.sequences > 1 and not f.sequences_on_handle,
         (Where.BOTH_CAPABLE, Where.DECODE),
     ),
-    (Unsplit.PROMPT_LOGPROBS, lambda f, _: f.prompt_logprobs, (Where.BOTH_CAPABLE, Where.DECODE)),
+    *((trait, _has(trait), (Where.BOTH_CAPABLE, Where.DECODE)) for trait in OF_THE_BODY),
     (
         Unsplit.SHORT,
         lambda f, min_tokens: f.prompt_tokens < min_tokens and f.may_do_both,

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 
 from router.core.policy import AnyPolicy
 from router.policies import (
+    balance_route_0,
+    balance_route_h,
     least_requests,
     least_tokens,
     least_work,
@@ -23,6 +25,8 @@ from router.policies.spec import PolicyError, PolicySpec, Shape
 __all__ = ["POLICIES", "PolicyError", "PolicySpec", "Shape", "build"]
 
 _FILES = (
+    balance_route_0,
+    balance_route_h,
     least_requests,
     least_tokens,
     least_work,

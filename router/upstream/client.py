@@ -32,6 +32,8 @@ class WireRequest:
         body: bytes, or an iterator for what is too large to hold. An iterator is asked for the next piece
             when the worker has taken the last; its errors come out of `open` or `read`.
         content_length: of an iterated body when it is known; None sends it in chunks.
+        once: not a byte of it may leave twice, so a reused connection that turns out closed ends it.
+        sent_by: absolute time (s) by which its last byte must have left; None: as long as bytes leave.
     """
 
     method: bytes
@@ -39,6 +41,8 @@ class WireRequest:
     headers: Sequence[tuple[bytes, bytes]] = ()
     body: bytes | AsyncIterator[bytes] = b""
     content_length: int | None = None
+    once: bool = False
+    sent_by: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,9 +113,9 @@ class Upstream:
                 try:
                     return await self._ask(wire, head, request, headers_by, phase)
                 except UpstreamClosed:
-                    if not (stale := wire.stale):
+                    if request.once or not (stale := wire.stale):
                         raise
-            wire = await self._dial(origin, headers_by, stale)
+            wire = await self._dial(origin, _earlier(headers_by, request.sent_by), stale)
             return await self._ask(wire, head, request, headers_by, phase)
         except BaseException:
             self._busy -= 1
@@ -157,13 +161,24 @@ class Upstream:
             wire.ask(head, b"")
             self._upload(wire, request)
         decoder = wire.decoder
-        while not decoder.head_done:
-            if wire.error is not None:
-                raise wire.error
-            await wire.wait(headers_by, phase)
+        too_late = self._watch_sending(wire, request.sent_by)
+        try:
+            while not decoder.head_done:
+                if wire.error is not None:
+                    raise wire.error
+                await wire.wait(headers_by, phase)
+        finally:
+            if too_late is not None:
+                too_late.cancel()
         if wire.upload is not None and decoder.status >= 300:
             wire.upload.stop()
         return Exchange(wire, self._settle)
+
+    def _watch_sending(self, wire: Wire, sent_by: float | None) -> asyncio.TimerHandle | None:
+        if sent_by is None or wire.all_sent:
+            return None
+        delay_s = max(0.0, sent_by - self._now())
+        return asyncio.get_running_loop().call_later(delay_s, wire.give_up_sending)
 
     def _upload(self, wire: Wire, request: WireRequest) -> None:
         if wire.error is not None:
@@ -233,3 +248,7 @@ class Upstream:
         next_due = self._idle.sweep(now)
         if next_due is not None:
             self._sweep_in(max(0.0, next_due - now))
+
+
+def _earlier(one: float | None, other: float | None) -> float | None:
+    return other if one is None else one if other is None else min(one, other)

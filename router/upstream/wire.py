@@ -176,6 +176,17 @@ class Wire(asyncio.Protocol):
     def write(self, *pieces: bytes | memoryview) -> None:
         self._transport.writelines(pieces)
 
+    @property
+    def all_sent(self) -> bool:
+        """Whether the last byte of the request has left."""
+        return not self._writing_paused and (self.upload is None or self.upload.done)
+
+    def give_up_sending(self) -> None:
+        """What has not left by now must not leave any more."""
+        if not self.all_sent:
+            message = "The worker did not take the request before the KV that it names may be gone."
+            self.fail(DeadlineExceeded(message, phase="transfer", sent=True))
+
     async def writable(self) -> bool:
         """Wait until the worker has taken all that was written. False: it will take no more."""
         if self._writing_paused and not self.lost:

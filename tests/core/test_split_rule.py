@@ -10,7 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from router.core.errors import BadRequest, NoWorker
-from router.core.split_rule import RULES, Fallback, Refusal, SplitFacts, SplitRule, Unsplit, Where, Whole
+from router.core.split_rule import (
+    OF_THE_BODY,
+    RULES,
+    Fallback,
+    Refusal,
+    SplitFacts,
+    SplitRule,
+    Unsplit,
+    Where,
+    Whole,
+)
 
 LONG = 2048
 SGLANG = {"sequences_on_handle": True, "prefill_takes_whole": False, "decode_takes_whole": False}
@@ -26,7 +36,7 @@ any_facts = st.builds(
     prompt_tokens=st.integers(0, 2000),
     max_tokens=st.one_of(st.none(), st.integers(0, 3)),
     sequences=st.integers(1, 3),
-    prompt_logprobs=st.booleans(),
+    traits=st.frozensets(st.sampled_from(OF_THE_BODY)),
     pinned=st.one_of(st.none(), st.sampled_from(Where)),
     handle_missing=st.booleans(),
     prefill_ready=st.booleans(),
@@ -59,7 +69,7 @@ _CASES = [
     ({"max_tokens": 1, "prefill_ready": False}, Unsplit.NO_PREFILL, Where.DECODE),
     ({"sequences": 2}, Unsplit.SEQUENCES, Where.DECODE),
     ({"sequences": 2, "may_do_both": True}, Unsplit.SEQUENCES, Where.BOTH_CAPABLE),
-    ({"prompt_logprobs": True}, Unsplit.PROMPT_LOGPROBS, Where.DECODE),
+    *(({"traits": frozenset({trait})}, trait, Where.DECODE) for trait in OF_THE_BODY),
     ({"prompt_tokens": 511, "may_do_both": True}, Unsplit.SHORT, Where.BOTH_CAPABLE),
     ({"prefill_ready": False}, Unsplit.NO_PREFILL, Where.DECODE),
     ({"prefill_ready": False, "may_do_both": True}, Unsplit.NO_PREFILL, Where.BOTH_CAPABLE),
@@ -120,7 +130,7 @@ def test_a_fleet_that_serves_nothing_whole_says_so_when_its_prefill_workers_are_
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"prompt_logprobs": True}, "log probabilities"),
+        ({"traits": frozenset({Unsplit.PROMPT_LOGPROBS})}, "log probabilities"),
         ({"sequences": 2, "sequences_on_handle": False}, "several sequences"),
         ({"pinned": Where.DECODE}, "stored response"),
     ],
