@@ -22,7 +22,7 @@ from router.core.prefix_chain import TOKEN_BYTES, chained, pack, seed_of
 from router.core.prefix_tree import Depths
 
 ROW_BYTES = 144
-"""What a distinct block takes: its hash, its mask, its place in a table. Measured on CPython 3.11, with some margin."""
+"""What a distinct block takes: its hash, its mask, its place in a table. Measured on CPython 3.11."""
 
 PLACE_BYTES = 192
 """What an engine's block takes: its name, its place in the ledger, the hash and the rest that follow it."""
@@ -59,10 +59,12 @@ class Ledger:
         counts_only: whether blocks are counted and not placed, for a worker whose prompts never come as
             tokens.
         orphans: events that could not be placed.
+        shared: our blocks that more than one of the engine's completed, and how many more: a fork within a
+            block of the engine that is larger than ours.
         block_tokens: size of the engine's blocks, 0 before the first event.
     """
 
-    __slots__ = ("bit", "block_tokens", "counts_only", "orphans", "places")
+    __slots__ = ("bit", "block_tokens", "counts_only", "orphans", "places", "shared")
 
     def __init__(self, bit: int, *, counts_only: bool = False) -> None:
         self.bit = bit
@@ -70,6 +72,7 @@ class Ledger:
         self.orphans = 0
         self.block_tokens = 0
         self.places: dict[EngineHash, _Place] = {}
+        self.shared: dict[int, int] = {}
 
     @property
     def resident_tokens(self) -> int:
@@ -174,9 +177,12 @@ class StoredBlocks:
         self.used_bytes += PLACE_BYTES
         for block in place.completed:
             shard = self._shards[block % _SHARDS]
-            mask = shard.get(block)
-            shard[block] = (mask or 0) | ledger.bit
-            if mask is None:
+            mask = shard.get(block, 0)
+            if mask & ledger.bit:
+                ledger.shared[block] = ledger.shared.get(block, 0) + 1
+                continue
+            shard[block] = mask | ledger.bit
+            if not mask:
                 self.rows += 1
                 self.used_bytes += ROW_BYTES
 
@@ -185,11 +191,15 @@ class StoredBlocks:
             return
         self.used_bytes -= PLACE_BYTES
         for block in place.completed:
+            others = ledger.shared.pop(block, 0)
+            if others > 1:
+                ledger.shared[block] = others - 1
+            if others:
+                continue
             shard = self._shards[block % _SHARDS]
-            mask = shard.get(block, 0) & ~ledger.bit
-            if mask:
-                shard[block] = mask
-            elif shard.pop(block, None) is not None:
+            shard[block] ^= ledger.bit
+            if not shard[block]:
+                del shard[block]
                 self.rows -= 1
                 self.used_bytes -= ROW_BYTES
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
+from collections import Counter
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -50,9 +51,10 @@ def audit(table: StoredBlocks, *ledgers: Ledger) -> None:
     """Every row is held by whom the ledgers say, and the account is the sum over rows and places."""
     rows: dict[int, int] = {}
     for ledger in ledgers:
-        for place in ledger.places.values():
-            for block in place.completed:
-                rows[block] = rows.get(block, 0) | ledger.bit
+        completed = Counter(block for place in ledger.places.values() for block in place.completed)
+        assert ledger.shared == {block: count - 1 for block, count in completed.items() if count > 1}
+        for block in completed:
+            rows[block] = rows.get(block, 0) | ledger.bit
     assert dict(table) == rows
     assert table.rows == len(rows)
     assert table.used_bytes == ROW_BYTES * len(rows) + PLACE_BYTES * sum(len(one.places) for one in ledgers)
@@ -133,6 +135,16 @@ def test_an_engines_larger_block_is_several_of_ours() -> None:
     assert held(table, ledger, PROMPT) == 64
     table.remove(ledger, stored(PROMPT, 32).hashes[-1:])
     assert held(table, ledger, PROMPT) == 32
+
+
+def test_a_fork_within_an_engines_block_leaves_what_both_sides_share() -> None:
+    table, ledger = StoredBlocks(16, ROOM), Ledger(1)
+    forked = stored((*PROMPT[:16], *range(16)), 32)
+    table.store(ledger, stored(PROMPT[:32], 32))
+    table.store(ledger, forked)
+    table.remove(ledger, forked.hashes)
+    assert held(table, ledger, PROMPT) == 32
+    audit(table, ledger)
 
 
 def test_partitions_and_extras_are_part_of_a_block() -> None:

@@ -1,0 +1,44 @@
+"""How much of one prompt is cached at which worker: what the prefix index answers."""
+
+from __future__ import annotations
+
+import msgspec
+
+from router.core.prefix_slots import Slots
+from router.core.prefix_tree import Depths
+
+
+class Match(msgspec.Struct, frozen=True):
+    """Cached tokens of one prompt, by worker.
+
+    Attributes:
+        prompt_tokens: of the whole prompt, as the caller estimated it.
+        tokens: by worker, at most `prompt_tokens - 1`: an engine computes the last one always. Who holds
+            nothing, or is not to be trusted, is absent.
+    """
+
+    prompt_tokens: int
+    tokens: dict[str, int]
+
+    def on(self, worker: str) -> int:
+        """Tokens believed to be cached at one worker."""
+        return self.tokens.get(worker, 0)
+
+    @property
+    def longest(self) -> int:
+        """The most that any worker holds."""
+        return max(self.tokens.values(), default=0)
+
+    def take(self, depths: Depths, slots: Slots) -> None:
+        """Adds depths in tokens, their masks those of `slots`. Of two for one worker the greater counts."""
+        most = self.prompt_tokens - 1
+        known = self.tokens
+        for length, mask in depths:
+            held = min(length, most)
+            if held <= 0:
+                continue
+            names = slots.names(mask)
+            if known:
+                known.update((name, max(held, known.get(name, 0))) for name in names)
+            else:
+                known.update(dict.fromkeys(names, held))
