@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from router.core.budget import Budget
 from router.core.health import State
+from router.core.worker import Role
 from router.fleet import Fleet, Member
 from router.telemetry.samples import QueueSample, Snapshot, WorkerSample
 
 
 def snapshot(fleet: Fleet, bodies: Budget, now: float, *, ready: bool) -> Snapshot:
     """Everything that is a gauge, read from the accounts themselves."""
+    held = _held_tokens(fleet)
     return Snapshot(
         now=now,
         ready=ready,
@@ -17,13 +21,17 @@ def snapshot(fleet: Fleet, bodies: Budget, now: float, *, ready: bool) -> Snapsh
         in_flight_capacity=fleet.in_flight.limit,
         body_bytes=bodies.used,
         body_capacity_bytes=bodies.limit,
-        workers=[_worker(member) for member in fleet],
+        pairs_set_aside=sum(1 for t in fleet.topologies for _ in t.partners.pairs.set_aside(now)),
+        bindings=[(name, d.pool.eligible.late_binding) for name, d in fleet.dispatchers.items()],
+        workers=[_worker(member, fleet, held[member.name], now) for member in fleet],
         queues=_queues(fleet, now),
     )
 
 
-def _worker(member: Member) -> WorkerSample:
+def _worker(member: Member, fleet: Fleet, held_tokens: int, now: float) -> WorkerSample:
     worker = member.worker
+    topology = fleet.topology_for(member.dispatcher) if worker.role is Role.PREFILL else None
+    budget = topology.partners.budget if topology is not None else None
     return WorkerSample(
         name=worker.name,
         model=worker.model,
@@ -36,17 +44,37 @@ def _worker(member: Member) -> WorkerSample:
         kv_tokens=worker.mirror.kv_tokens,
         kv_capacity_tokens=worker.kv_capacity_tokens,
         slots=worker.slots,
+        transfers=worker.mirror.transfers,
+        held_tokens=held_tokens,
+        stranded_tokens=budget.stranded_tokens(worker.name, worker.incarnation, now) if budget else 0,
+        saturated=budget.is_saturated(worker) if budget else None,
+        drift_tokens=worker.drift.smoothed_tokens,
         incarnation=worker.incarnation,
         stats=worker.stats,
     )
 
 
+def _held_tokens(fleet: Fleet) -> Counter[str]:
+    """KV tokens by the name of the prefill worker that holds them for a hand-over."""
+    held: Counter[str] = Counter()
+    for dispatcher in fleet.dispatchers.values():
+        if dispatcher.pool.rules.role is Role.PREFILL:
+            for lease in dispatcher.pool.ledger.leases:
+                if lease.prefilled:
+                    held[lease.worker] += lease.kv_tokens
+    return held
+
+
 def _queues(fleet: Fleet, now: float) -> list[QueueSample]:
     """One sample per model that can be asked for, so that an empty queue shows as 0 and not as absent."""
     waiting: dict[str, list[float]] = {model: [] for model in sorted(fleet.models())}
+    pooled: Counter[str] = Counter()
     for dispatcher in fleet.dispatchers.values():
-        for model, since in dispatcher.pool.waits():
-            waiting.setdefault(model, []).append(since)
+        for model, since, prefilled in dispatcher.pool.waits():
+            if prefilled:
+                pooled[model] += 1
+            else:
+                waiting.setdefault(model, []).append(since)
     capacity = max((d.pool.rules.max_queued for d in fleet.dispatchers.values()), default=None)
     return [
         QueueSample(
@@ -54,6 +82,7 @@ def _queues(fleet: Fleet, now: float) -> list[QueueSample]:
             depth=len(times),
             depth_capacity=capacity,
             oldest_wait_s=now - min(times) if times else None,
+            prompt_pool_entries=pooled[model],
         )
         for model, times in waiting.items()
     ]

@@ -101,9 +101,12 @@ class Pool:
     def in_flight(self) -> int:
         return len(self.ledger.leases)
 
-    def waits(self) -> Iterator[tuple[str, float]]:
-        """(model, since when) of every waiting request."""
-        return ((waiting.request.model, waiting.since) for waiting in self._queue)
+    def waits(self) -> Iterator[tuple[str, float, bool]]:
+        """(model, since when, whether it is prefilled already) of every waiting request."""
+        return (
+            (waiting.request.model, waiting.since, waiting.request.handover is not None)
+            for waiting in self._queue
+        )
 
     def submit(self, request: Request, now: float) -> None:
         """Puts a request into the queue; `assign` takes it out.

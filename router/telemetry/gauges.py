@@ -88,11 +88,22 @@ def _router_gauges(snapshot: Snapshot) -> Iterator[SampleFamily]:
             snapshot.in_flight_capacity,
         ),
         ("body_bytes", "Request bodies held in memory.", snapshot.body_bytes),
+        (
+            "pairs_set_aside",
+            "Prefill and decode workers that may not hand over KV to each other for a while.",
+            snapshot.pairs_set_aside,
+        ),
         ("body_capacity_bytes", "Request bodies that may be held in memory.", snapshot.body_capacity_bytes),
     ):
         family = SampleFamily(f"pointsman_{name}", description)
         family.set(value)
         yield family
+    late = SampleFamily(
+        "pointsman_pool_late_binding", "1 while requests wait in the router for a free slot.", ("pool",)
+    )
+    for pool, is_late in snapshot.bindings:
+        late.set(int(is_late), pool)
+    yield late
 
 
 def _queue_gauges(queues: Sequence[QueueSample]) -> Iterator[SampleFamily]:
@@ -120,6 +131,23 @@ _LEDGER: dict[str, tuple[str, Callable[[WorkerSample], float | None]]] = {
     "queued_tokens": ("Prompt tokens sent and not yet known to be prefilled.", lambda w: w.queued_tokens),
     "kv_tokens": ("KV tokens in use, by the router's own account.", lambda w: w.kv_tokens),
     "kv_capacity_tokens": ("KV tokens that fit; absent while unknown.", lambda w: w.kv_capacity_tokens),
+    "transfers": ("Hand-overs of KV to the worker under way.", lambda w: w.transfers),
+    "held_tokens": (
+        "KV tokens that the worker has prefilled and holds for a decode worker.",
+        lambda w: w.held_tokens,
+    ),
+    "stranded_tokens": (
+        "KV tokens that the worker holds for nobody any more, until its lease on them ends.",
+        lambda w: w.stranded_tokens,
+    ),
+    "saturated": (
+        "1 when a prefill worker gets no prompt for the KV that it holds; absent for others.",
+        lambda w: None if w.saturated is None else int(w.saturated),
+    ),
+    "kv_drift_tokens": (
+        "KV tokens in use by the engine's account less the router's, smoothed; absent until compared.",
+        lambda w: w.drift_tokens,
+    ),
     "slot_capacity": ("Sequences that may run at once; absent when not configured.", lambda w: w.slots),
     "eligible": ("1 when a policy may pick the worker now.", lambda w: int(w.eligible)),
     "incarnation": ("How often the engine has lost its state.", lambda w: w.incarnation),

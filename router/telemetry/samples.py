@@ -28,6 +28,11 @@ class WorkerSample:
         kv_tokens: the router's belief of the KV tokens in use.
         kv_capacity_tokens: None while unknown.
         slots: sequences it may run at once, None when not configured.
+        transfers: hand-overs to it under way.
+        held_tokens: KV that it has prefilled and holds for a decode worker.
+        stranded_tokens: KV that it holds for nobody, until its lease ends.
+        saturated: whether it gets no prompt for the KV that it holds; None for a worker without a budget.
+        drift_tokens: KV in use by its own account less ours, smoothed; None before it could be compared.
         incarnation: rises by one whenever the engine lost its state.
         stats: the last scrape of the engine, None before the first.
     """
@@ -43,6 +48,11 @@ class WorkerSample:
     kv_tokens: int = 0
     kv_capacity_tokens: int | None = None
     slots: int | None = None
+    transfers: int = 0
+    held_tokens: int = 0
+    stranded_tokens: int = 0
+    saturated: bool | None = None
+    drift_tokens: float | None = None
     incarnation: int = 0
     stats: EngineStats | None = None
 
@@ -76,6 +86,8 @@ class Snapshot:
         in_flight_capacity: how many may be.
         body_bytes: request bodies held in memory.
         body_capacity_bytes: how much may be held.
+        pairs_set_aside: prefill and decode workers that may not hand over KV for a while.
+        bindings: (pool, whether its requests wait for a free slot) of each pool.
     """
 
     now: float
@@ -84,5 +96,7 @@ class Snapshot:
     in_flight_capacity: int | None = None
     body_bytes: int = 0
     body_capacity_bytes: int | None = None
+    pairs_set_aside: int = 0
+    bindings: Sequence[tuple[str, bool]] = ()
     workers: Sequence[WorkerSample] = ()
     queues: Sequence[QueueSample] = ()

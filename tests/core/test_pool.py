@@ -125,7 +125,7 @@ def test_each_model_has_its_own_queue() -> None:
     made.roster.learn_models("a", {"m": None, "n": None})
     made.submit(request(), 1.0)
     made.submit(request(model="n"), 1.0)
-    assert sorted(model for model, _ in made.waits()) == ["m", "n"]
+    assert sorted(model for model, *_ in made.waits()) == ["m", "n"]
 
 
 def test_withdrawing_twice_is_harmless() -> None:
