@@ -26,7 +26,6 @@ DEFAULT_TIMEOUT_S: Final = 600.0
 _POLL_S: Final = 1.0
 _ANSWER_S: Final = 10.0
 """The admin API answers within; it never waits for a request of a client."""
-_CONFLICT: Final = 409
 
 
 class DrainFailed(Exception):
@@ -64,7 +63,12 @@ def add_parser(subparsers: Subparsers) -> None:
     )
     which = parser.add_mutually_exclusive_group(required=True)
     which.add_argument("--worker", metavar="NAME", help="one worker, by its name")
-    which.add_argument("--revision", metavar="LABEL", help="all workers of this revision, in all pools")
+    which.add_argument(
+        "--revision",
+        metavar="R",
+        help="all workers of this revision, in all pools: a label, an engine version, or both as GET /workers "
+        "shows them",
+    )
     parser.add_argument(
         "--url", type=_url, default=DEFAULT_URL, metavar="URL", help=f"the router's admin API [{DEFAULT_URL}]"
     )
@@ -130,8 +134,7 @@ async def _post(client: httpx.AsyncClient, body: dict[str, Any]) -> list[Worker]
     except httpx.TransportError as error:
         raise DrainFailed(f"no router answers at {client.base_url}: {error}") from error
     if not answer.is_success:
-        hint = "; --force drains all the same" if answer.status_code == _CONFLICT else ""
-        raise DrainFailed(f"the router refuses: {_message(answer)}{hint}")
+        raise DrainFailed(f"the router refuses: {_message(answer)}")
     return _workers(answer)
 
 

@@ -122,8 +122,8 @@ def test_a_worker_that_somebody_resumed_ends_the_wait(capsys: pytest.CaptureFixt
     ("answer", "said"),
     [
         (
-            refusal(409, "Nobody would serve m."),
-            "the router refuses: Nobody would serve m.; --force drains all the same",
+            refusal(409, "Nobody would be left; say force."),
+            "the router refuses: Nobody would be left; say force.",
         ),
         (refusal(400, "No worker has the revision r."), "the router refuses: No worker has the revision r."),
         (refusal(401, "This path asks for a key."), "the router refuses: This path asks for a key."),
