@@ -66,8 +66,8 @@ def add_parser(subparsers: Subparsers) -> None:
     which.add_argument(
         "--revision",
         metavar="R",
-        help="all workers of this revision, in all pools: a label, an engine version, or both as GET /workers "
-        "shows them",
+        help="all workers of this revision, in all pools: a label, an engine version, or both, as "
+        "GET /workers shows them",
     )
     parser.add_argument(
         "--url", type=_url, default=DEFAULT_URL, metavar="URL", help=f"the router's admin API [{DEFAULT_URL}]"
