@@ -84,7 +84,7 @@ def text_ms(total_bytes: int, samples: int) -> tuple[float, int]:
         if claim is not None:
             index.confirm(claim, float(number) / 100)
         known.append(text)
-    stored = sum(len(node.edge) for node in index.room.text)
+    stored = sum(len(node.edge) for node in index.store.text)
     return _median_ms(index, turns(lambda: source.randbytes(_PROMPT_BYTES), known, samples)), stored
 
 

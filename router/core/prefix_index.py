@@ -23,8 +23,8 @@ from router.core.prefix_error import PrefixError
 from router.core.prefix_holder import Claim, Holder
 from router.core.prefix_ledger import Fit, Ledger
 from router.core.prefix_match import Match
-from router.core.prefix_room import PrefixRoom
 from router.core.prefix_settings import PrefixSettings
+from router.core.prefix_store import PrefixStore
 from router.core.prefix_tree import Depths, End
 from router.core.prompt_key import Partition
 from router.core.trust import Trust, TrustSignal
@@ -38,7 +38,7 @@ class PrefixIndex:
 
     def __init__(self, settings: PrefixSettings | None = None) -> None:
         self.settings = settings or PrefixSettings()
-        self.room = PrefixRoom(self.settings)
+        self.store = PrefixStore(self.settings)
         self._holders: dict[str, Holder] = {}
         self._exact = 0  # bits of workers whose events are trusted, and of their ledgers
         self._exact_ledgers = 0
@@ -52,7 +52,7 @@ class PrefixIndex:
         holder = self._holders.get(worker)
         if holder is None or holder.incarnation != incarnation:
             self.remove(worker)
-            holder = Holder(worker, incarnation, self.room.slots.take(worker))
+            holder = Holder(worker, incarnation, self.store.slots.take(worker))
             self._holders[worker] = holder
         holder.kv_capacity_tokens = kv_capacity_tokens
 
@@ -60,7 +60,7 @@ class PrefixIndex:
         """Forgets a worker, in the same time however much it held. One that is not known is ignored."""
         holder = self._holders.pop(worker, None)
         if holder is not None:
-            self.room.retire(holder)
+            self.store.retire(holder)
             self._remask()
 
     def holder(self, worker: str) -> Holder | None:
@@ -80,7 +80,7 @@ class PrefixIndex:
     @property
     def used_bytes(self) -> int:
         """Memory accounted to the index."""
-        return self.room.used_bytes
+        return self.store.used_bytes
 
     # --- prompts -------------------------------------------------------------------------------------
 
@@ -90,22 +90,22 @@ class PrefixIndex:
         Args:
             prompt_tokens: its length as estimated; for token ids their number counts instead.
         """
-        room = self.room
-        trusted = room.slots.live & ~self._distrusted
+        store = self.store
+        trusted = store.slots.live & ~self._distrusted
         if isinstance(prompt, bytes):
             match = Match(prompt_tokens, {})
             if prompt:
-                depths, size = room.text.match(partition, prompt, trusted), len(prompt)
-                match.take([(held * prompt_tokens // size, mask) for held, mask in depths], room.slots)
+                depths, size = store.text.match(partition, prompt, trusted), len(prompt)
+                match.take([(held * prompt_tokens // size, mask) for held, mask in depths], store.slots)
             return match
         hashes = self._chain(partition, prompt)
         packed, match = hashes.tobytes(), Match(len(prompt), {})
-        depths = room.blocks.match(partition, packed, trusted & ~self._exact)
-        match.take(self._in_tokens(depths), room.slots)
+        depths = store.blocks.match(partition, packed, trusted & ~self._exact)
+        match.take(self._in_tokens(depths), store.slots)
         if self._exact:
-            depths = room.predicted.match(partition, packed, self._exact)
-            match.take(self._in_tokens(depths), room.slots)
-            match.take(room.stored.match(hashes, self._exact_ledgers), room.ledger_slots)
+            depths = store.predicted.match(partition, packed, self._exact)
+            match.take(self._in_tokens(depths), store.slots)
+            match.take(store.event_blocks.match(hashes, self._exact_ledgers), store.ledger_slots)
         return match
 
     def insert(
@@ -124,7 +124,7 @@ class PrefixIndex:
             claim = self._insert_blocks(partition, prompt, holder, now)
         if claim is not None:
             holder.pending_tokens += claim.tokens
-            self.room.make(holder, now)
+            self.store.make_room(holder, now)
         return claim
 
     def confirm(self, claim: Claim, now: float) -> None:
@@ -132,14 +132,14 @@ class PrefixIndex:
         if self._settles(claim):
             claim.tree.confirm(claim.end, claim.book, now)
             if claim.predicted is not None:
-                self.room.predicted.confirm(claim.predicted, claim.holder.predicted, now)
+                self.store.predicted.confirm(claim.predicted, claim.holder.predicted, now)
 
     def withdraw(self, claim: Claim) -> None:
         """It never came to compute the prompt: refused, unreachable, cancelled before its turn."""
         if self._settles(claim):
             claim.tree.withdraw(claim.end, claim.book)
             if claim.predicted is not None:
-                self.room.predicted.withdraw(claim.predicted, claim.holder.predicted)
+                self.store.predicted.withdraw(claim.predicted, claim.holder.predicted)
 
     def extend(self, claim: Claim, tail: bytes, now: float) -> None:
         """Believes that the worker also holds what stands behind the text of a confirmed claim.
@@ -153,7 +153,7 @@ class PrefixIndex:
         found = claim.tree.extend(claim.end, tail, holder.text, now)
         if found is not None:
             claim.tree.confirm(found.end, holder.text, now)
-            self.room.make(holder, now)
+            self.store.make_room(holder, now)
 
     def report(self, claim: Claim, prompt_tokens: int, cached_tokens: int | None) -> None:
         """The engine said how long the prompt was and how much of it was cached; call once per request.
@@ -164,7 +164,7 @@ class PrefixIndex:
         if prompt_tokens <= 0:
             return
         if claim.text_bytes:
-            self.room.learn_ratio(claim.text_bytes, prompt_tokens)
+            self.store.learn_ratio(claim.text_bytes, prompt_tokens)
         holder = claim.holder
         if cached_tokens is not None and not holder.gone:
             before = holder.trust
@@ -183,8 +183,8 @@ class PrefixIndex:
             counts_only: no prompt for it ever comes as token ids; its blocks are only counted.
         """
         holder = self._known(worker)
-        self.room.retire_ledger(holder)
-        holder.ledger = Ledger(self.room.ledger_slots.take(worker), counts_only=counts_only)
+        self.store.retire_ledger(holder)
+        holder.ledger = Ledger(self.store.ledger_slots.take(worker), counts_only=counts_only)
         holder.listening, holder.counted, holder.events = True, False, PrefixError()
         holder.signal(TrustSignal.LOST)
         self._remask()
@@ -201,11 +201,11 @@ class PrefixIndex:
         if isinstance(event, BlocksCleared):
             self._cleared(holder)
         elif isinstance(event, BlocksRemoved):
-            self.room.stored.remove(holder.ledger, event.hashes)
+            self.store.event_blocks.remove(holder.ledger, event.hashes)
         else:
-            fit = self.room.stored.store(holder.ledger, event)
+            fit = self.store.event_blocks.store(holder.ledger, event)
             if fit is Fit.FULL:
-                self.room.retire_ledger(holder)
+                self.store.retire_ledger(holder)
                 holder.signal(TrustSignal.LOST)
                 self._remask()
             return fit
@@ -238,22 +238,22 @@ class PrefixIndex:
 
         Fewer than `most` means that nothing is due any more.
         """
-        return self.room.sweep(list(self._holders.values()), now, most)
+        return self.store.sweep(list(self._holders.values()), now, most)
 
     # --- the parts -----------------------------------------------------------------------------------
 
     def _insert_text(
         self, partition: Partition, text: bytes, holder: Holder, now: float, prompt_tokens: int
     ) -> Claim | None:
-        fitting = text[: int(self.room.longest_tokens(holder) * self.room.bytes_per_token)]
+        fitting = text[: int(self.store.longest_tokens(holder) * self.store.bytes_per_token)]
         if not fitting:
             return None
-        found = self.room.text.insert(partition, fitting, holder.text, now)
-        self.room.entered(self.room.text, holder.text)
+        found = self.store.text.insert(partition, fitting, holder.text, now)
+        self.store.entered(self.store.text, holder.text)
         size = len(text)
         return Claim(
             holder=holder,
-            tree=self.room.text,
+            tree=self.store.text,
             book=holder.text,
             end=found.end,
             tokens=prompt_tokens,
@@ -261,24 +261,26 @@ class PrefixIndex:
             sure_tokens=found.sure * prompt_tokens // size,
             sure_touched=found.sure_touched,
             text_bytes=size,
-            whole=len(fitting) == size,
+            whole=found.length == size,
         )
 
     def _insert_blocks(
         self, partition: Partition, prompt: tuple[int, ...], holder: Holder, now: float
     ) -> Claim | None:
-        hashes, room, per_block = self._chain(partition, prompt), self.room, self.settings.block_tokens
-        packed = hashes[: int(room.longest_tokens(holder)) // per_block].tobytes()
+        hashes, store, per_block = self._chain(partition, prompt), self.store, self.settings.block_tokens
+        packed = hashes[: int(store.longest_tokens(holder)) // per_block].tobytes()
         if not packed:
             return None
-        found = room.blocks.insert(partition, packed, holder.blocks, now)
-        room.entered(room.blocks, holder.blocks)
+        found = store.blocks.insert(partition, packed, holder.blocks, now)
+        store.entered(store.blocks, holder.blocks)
         stored = None
         if holder.ledger is not None and holder.listening and not holder.ledger.counts_only:
-            stored = max((length for length, _ in room.stored.match(hashes, holder.ledger.bit)), default=0)
+            stored = max(
+                (length for length, _ in store.event_blocks.match(hashes, holder.ledger.bit)), default=0
+            )
         return Claim(
             holder=holder,
-            tree=room.blocks,
+            tree=store.blocks,
             book=holder.blocks,
             end=found.end,
             tokens=len(prompt),
@@ -292,8 +294,8 @@ class PrefixIndex:
     def _predict(self, partition: Partition, packed: bytes, holder: Holder, now: float) -> End | None:
         if holder.trust is not Trust.EXACT:
             return None
-        end = self.room.predicted.insert(partition, packed, holder.predicted, now).end
-        self.room.entered(self.room.predicted, holder.predicted)
+        end = self.store.predicted.insert(partition, packed, holder.predicted, now).end
+        self.store.entered(self.store.predicted, holder.predicted)
         return end
 
     def _in_tokens(self, depths: Depths) -> Depths:
@@ -313,10 +315,10 @@ class PrefixIndex:
     def _cleared(self, holder: Holder) -> None:
         """A worker that forgot everything is a new holder with the old one's name and figures."""
         counts_only = holder.ledger is not None and holder.ledger.counts_only
-        fresh = Holder(holder.name, holder.incarnation, self.room.slots.take(holder.name))
+        fresh = Holder(holder.name, holder.incarnation, self.store.slots.take(holder.name))
         fresh.kv_capacity_tokens = holder.kv_capacity_tokens
         fresh.trust, fresh.beliefs, fresh.events = holder.trust, holder.beliefs, holder.events
-        self.room.retire(holder)
+        self.store.retire(holder)
         self._holders[holder.name] = fresh
         self.follow(holder.name, counts_only=counts_only)
         self.stream(holder.name, TrustSignal.COMPLETE)
@@ -351,4 +353,4 @@ class PrefixIndex:
         return holder
 
     def __repr__(self) -> str:
-        return f"<PrefixIndex [{len(self._holders)} workers | {self.room!r}]>"
+        return f"<PrefixIndex [{len(self._holders)} workers | {self.store!r}]>"

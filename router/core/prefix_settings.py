@@ -1,4 +1,4 @@
-"""Bounds of the prefix index. Separate because the index, its rooms and its holders all read them."""
+"""Bounds of the prefix index. Separate because the index, its store and its holders all read them."""
 
 from __future__ import annotations
 

@@ -36,6 +36,10 @@ END_BYTES = 224
 Depths = list[tuple[int, int]]
 """(length, mask of the workers that hold exactly so much of a prompt), lengths rising, masks disjoint."""
 
+LONGEST_PATH = 1_024
+"""Nodes of one prompt that are looked at. Prompts of people and programs stand on tens; a client that makes
+thousands of them share ever shorter prefixes must not slow down everybody."""
+
 _FIRST_COMPARED = 64
 _CHARACTER_BYTES = 4  # of a str, at most
 
@@ -110,12 +114,14 @@ class Inserted(msgspec.Struct, frozen=True, gc=False):
 
     Attributes:
         end: to be confirmed or withdrawn.
+        length: bytes that are believed now: all, unless the path was too long.
         held: bytes of the prompt that it was believed to hold.
         sure: bytes of the longest prefix that was a whole prompt of its own, confirmed and not in flight.
         sure_touched: when that one was last used (s).
     """
 
     end: End
+    length: int
     held: int
     sure: int
     sure_touched: float
@@ -141,8 +147,9 @@ class PrefixTree:
         """How much of `data` each worker of the mask `live` holds; who holds nothing is left out."""
         depths: Depths = []
         node: Node | None = self._roots.get(partition)
-        at, held, size = 0, live, len(data)
-        while node is not None and at < size:
+        at, held, size, steps = 0, live, len(data), LONGEST_PATH
+        while node is not None and at < size and steps:
+            steps -= 1
             child = node.children.get(data[at])
             mask = 0 if child is None else child.mask & held
             if mask != held:
@@ -181,9 +188,9 @@ class PrefixTree:
             return
         end.sure, end.touched = True, now
         book.ends.move_to_end(node)
-        above = node.parent
-        while above is not None:
-            node, above = above, above.parent
+        above, steps = node.parent, LONGEST_PATH
+        while above is not None and steps:
+            node, above, steps = above, above.parent, steps - 1
             shorter = book.ends.get(node)
             if shorter is not None and shorter.sure and not shorter.pending:
                 self._forget(shorter, node, book)
@@ -238,9 +245,10 @@ class PrefixTree:
     def _insert_below(self, node: Node, data: bytes, book: Book, now: float) -> Inserted:
         if not data:
             raise InternalError("nothing cannot be inserted into the prefix index")
-        at, size, bit = 0, len(data), book.bit
+        at, size, bit, steps = 0, len(data), book.bit, LONGEST_PATH
         held, sure, sure_touched = 0, 0, 0.0
-        while at < size:
+        while at < size and steps:
+            steps -= 1
             child = self._next(node, data, at)
             at += len(child.edge)
             if child.mask & bit:
@@ -252,7 +260,7 @@ class PrefixTree:
                 child.mask |= bit
                 book.held_bytes += len(child.edge)
             node = child
-        return Inserted(self._touch(node, book, now), held, sure, sure_touched)
+        return Inserted(self._touch(node, book, now), at, held, sure, sure_touched)
 
     def _touch(self, node: Node, book: Book, now: float) -> End:
         end = book.ends.get(node)

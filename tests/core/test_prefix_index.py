@@ -115,11 +115,11 @@ def test_a_match_changes_nothing() -> None:
     index = index_of("a", "b")
     serve(index, TEXT, "a")
     serve(index, IDS, "b")
-    before = (index.used_bytes, list(index.room.text), list(index.room.blocks))
+    before = (index.used_bytes, list(index.store.text), list(index.store.blocks))
     for _ in range(2):
         assert cached(index, TEXT) == {"a": 99}
         assert cached(index, IDS) == {"b": 127}
-    assert (index.used_bytes, list(index.room.text), list(index.room.blocks)) == before
+    assert (index.used_bytes, list(index.store.text), list(index.store.blocks)) == before
 
 
 # --- outcomes ----------------------------------------------------------------------------------------
@@ -214,13 +214,13 @@ def test_everything_is_gone_once_all_workers_are_and_the_sweep_was_made() -> Non
     index.remove("a")
     index.remove("b")
     steps = 0
-    while index.room.to_sweep:
+    while index.store.to_sweep:
         taken = index.sweep(0.0, 10)
         assert taken <= 10
         steps += taken
     assert index.used_bytes == 0
     assert steps > 40
-    assert repr(index) == "<PrefixIndex [0 workers | <PrefixRoom [0% of 268435456 bytes | 0 to sweep]>]>"
+    assert repr(index) == "<PrefixIndex [0 workers | <PrefixStore [0% of 268435456 bytes | 0 to sweep]>]>"
 
 
 def test_slots_of_workers_that_come_and_go_are_used_again() -> None:
@@ -229,7 +229,7 @@ def test_slots_of_workers_that_come_and_go_are_used_again() -> None:
         index.admit("a", number)
         serve(index, TEXT, "a", float(number))
         index.sweep(float(number))
-    assert index.room.slots.live.bit_length() <= 3
+    assert index.store.slots.live.bit_length() <= 3
 
 
 # --- reports -----------------------------------------------------------------------------------------
@@ -251,9 +251,9 @@ def test_the_length_of_text_is_learned_from_reports() -> None:
     index = index_of("a", capacity=1_000)
     for _ in range(200):
         index.report(serve(index, TEXT, "a"), len(TEXT) // 2, None)
-    assert index.room.bytes_per_token == pytest.approx(2.0, rel=0.01)
+    assert index.store.bytes_per_token == pytest.approx(2.0, rel=0.01)
     index.report(serve(index, TEXT, "a"), 1, None)  # 170 bytes a token are no text
-    assert index.room.bytes_per_token == pytest.approx(2.0, rel=0.01)
+    assert index.store.bytes_per_token == pytest.approx(2.0, rel=0.01)
 
 
 def test_a_worker_whose_reports_belie_us_counts_by_load_alone_and_climbs_back() -> None:
@@ -391,7 +391,7 @@ def test_a_ledger_for_which_there_is_no_room_leaves_beliefs() -> None:
     index.stream("a", TrustSignal.COMPLETE)
     assert index.trust("a", text=False) is Trust.APPROXIMATE
     index.sweep(0.0)
-    assert index.room.stored.used_bytes == 0
+    assert index.store.event_blocks.used_bytes == 0
 
 
 def test_without_tokens_events_only_bound_what_text_is_believed() -> None:

@@ -12,7 +12,17 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from router.core.errors import InternalError
-from router.core.prefix_tree import END_BYTES, NODE_BYTES, Book, End, Node, PrefixTree, Root, common_length
+from router.core.prefix_tree import (
+    END_BYTES,
+    LONGEST_PATH,
+    NODE_BYTES,
+    Book,
+    End,
+    Node,
+    PrefixTree,
+    Root,
+    common_length,
+)
 from router.core.prompt_key import Partition
 
 PART = Partition("model", "", "")
@@ -413,3 +423,21 @@ def test_the_account_is_an_upper_bound_of_the_memory_taken() -> None:
     finally:
         tracemalloc.stop()
     assert 0.5 * tree.used_bytes < taken < tree.used_bytes
+
+
+# --- bounds of one step ------------------------------------------------------------------------------
+
+
+def test_a_path_that_a_client_made_too_long_is_followed_so_far_and_no_further() -> None:
+    tree, book, size = PrefixTree(), Book(1), LONGEST_PATH + 100
+    sure(tree, book, b"a" * size)
+    for length in range(size - 1, 0, -1):  # each splits off a shorter prefix, and stands on two nodes itself
+        sure(tree, book, b"a" * length + b"b")
+    assert held_by(tree, b"a" * size) == {1: LONGEST_PATH}
+    found = tree.insert(PART, b"a" * size, book, 1.0)
+    assert (found.held, found.length) == (LONGEST_PATH, LONGEST_PATH)
+    tree.confirm(found.end, book, 1.0)
+    audit(tree, [book])
+    while book.ends:
+        tree.evict(book)
+    assert tree.used_bytes == 0

@@ -1,4 +1,4 @@
-"""The bounds of the prefix index: bytes in all, tokens per worker, age; and the sweeping of who is gone.
+"""The trees and ledgers of the prefix index within their bounds: bytes in all, tokens per worker, age.
 
 Separate because every bound is kept the same way, by evicting from the old end of some worker's book, a few
 steps at a time: no request pays for more than about what it adds, and the rest is done by `sweep`.
@@ -25,8 +25,8 @@ _RATIO_BOUNDS = (0.5, 16.0)  # bytes a token; beyond them the text is not what t
 _HEADROOM = 1 / 16  # of all bytes, kept free by sweeps so that requests seldom have to evict
 
 
-class PrefixRoom:
-    """The trees and ledgers of the index, and what keeps them within their bounds.
+class PrefixStore:
+    """The trees and ledgers of the index, kept within their bounds.
 
     Attributes:
         bytes_per_token: of canonical text, as learned; converts a worker's capacity.
@@ -38,7 +38,7 @@ class PrefixRoom:
         self.text = PrefixTree()
         self.blocks = PrefixTree()
         self.predicted = PrefixTree()
-        self.stored = StoredBlocks(settings.block_tokens, int(settings.max_bytes * _LEDGERS_SHARE))
+        self.event_blocks = StoredBlocks(settings.block_tokens, int(settings.max_bytes * _LEDGERS_SHARE))
         self.slots = Slots()
         self.ledger_slots = Slots()
         self.bytes_per_token = BYTES_PER_TOKEN
@@ -51,7 +51,10 @@ class PrefixRoom:
     @property
     def used_bytes(self) -> int:
         return (
-            self.text.used_bytes + self.blocks.used_bytes + self.predicted.used_bytes + self.stored.used_bytes
+            self.text.used_bytes
+            + self.blocks.used_bytes
+            + self.predicted.used_bytes
+            + self.event_blocks.used_bytes
         )
 
     @property
@@ -113,7 +116,7 @@ class PrefixRoom:
             self._entered += 1
             heappush(self._by_age, (book.oldest, self._entered, tree, book))
 
-    def make(self, holder: Holder, now: float) -> None:
+    def make_room(self, holder: Holder, now: float) -> None:
         """After an insertion: a few steps towards the worker's capacity, all of them for the byte bound."""
         self._fit(holder, _STEPS_PER_INSERT)
         self._age(now, 4)
@@ -204,7 +207,7 @@ class PrefixRoom:
                 self.slots.free(holder.bit)
         while steps < most and self._gone_ledgers:
             ledger = self._gone_ledgers[0]
-            steps += self.stored.sweep(ledger, most - steps)
+            steps += self.event_blocks.sweep(ledger, most - steps)
             if not ledger.places:
                 self._gone_ledgers.popleft()
                 self.ledger_slots.free(ledger.bit)
@@ -222,4 +225,4 @@ class PrefixRoom:
 
     def __repr__(self) -> str:
         share = self.used_bytes / self.settings.max_bytes
-        return f"<PrefixRoom [{share:.0%} of {self.settings.max_bytes} bytes | {self.to_sweep} to sweep]>"
+        return f"<PrefixStore [{share:.0%} of {self.settings.max_bytes} bytes | {self.to_sweep} to sweep]>"

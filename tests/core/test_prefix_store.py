@@ -107,12 +107,12 @@ def test_removing_a_worker_costs_no_more_when_it_holds_much() -> None:
     index.admit("a", 0)
     for number in range(500):
         serve(index, text(number))
-    before = index.room.text.nodes
+    before = index.store.text.nodes
     index.remove("a")
-    assert index.room.text.nodes == before
+    assert index.store.text.nodes == before
     assert index.match(PART, text(3), 25).tokens == {}
     assert index.sweep(0.0, 100) == 100
-    assert 0 < index.room.text.nodes < before
+    assert 0 < index.store.text.nodes < before
 
 
 def test_what_nobody_asked_for_in_half_an_hour_is_forgotten() -> None:
@@ -253,11 +253,11 @@ class Bounds(RuleBasedStateMachine):
             pass
         for worker in "abc":
             holder = self.index.holder(worker)
-            capacity = None if holder is None else self.index.room.capacity_tokens(holder)
+            capacity = None if holder is None else self.index.store.capacity_tokens(holder)
             if holder is not None and capacity is not None:
-                assert self.index.room.held_tokens(holder) <= capacity
+                assert self.index.store.held_tokens(holder) <= capacity
             self.index.remove(worker)
-        while self.index.room.to_sweep:
+        while self.index.store.to_sweep:
             self.index.sweep(self.now, 100)
         assert self.index.used_bytes == 0
         for claim in self.claims:
@@ -276,6 +276,6 @@ def test_a_ledger_cannot_take_the_room_of_beliefs() -> None:
     for number in range(100):
         names = tuple(range(number * 4, number * 4 + 4))
         index.apply("a", BlocksStored(PART, names, None, ids(number), 16))
-        assert index.room.stored.used_bytes <= 40_000 * 0.5 + 4 * 400
+        assert index.store.event_blocks.used_bytes <= 40_000 * 0.5 + 4 * 400
     serve(index, text(1))
     assert index.match(PART, text(1), 25).tokens == {"a": 24}
