@@ -239,7 +239,15 @@ def test_the_dashboard_has_its_shape_and_its_sections() -> None:
     dashboard = json.loads((DEPLOY / "grafana/dashboards/pointsman.json").read_text(encoding="utf-8"))
     jsonschema.validate(dashboard, DASHBOARD)
     rows = [panel["title"] for panel in dashboard["panels"] if panel["type"] == "row"]
-    assert [row.split()[0] for row in rows] == ["Golden", "Workers", "Queue", "Cache", "Engine", "The"]
+    assert [row.split()[0] for row in rows] == [
+        "Golden",
+        "Workers",
+        "Queue",
+        "Prefill",
+        "Cache",
+        "Engine",
+        "The",
+    ]
     ids = [panel["id"] for panel in dashboard["panels"]]
     assert len(set(ids)) == len(ids)
 
