@@ -30,15 +30,12 @@ class Match(msgspec.Struct, frozen=True):
         return max(self.tokens.values(), default=0)
 
     def take(self, depths: Depths, slots: Slots) -> None:
-        """Adds depths in tokens, their masks those of `slots`. Of two for one worker the greater counts."""
-        most = self.prompt_tokens - 1
-        known = self.tokens
+        """Adds depths in tokens, of disjoint masks of `slots`. What is known and greater stays."""
+        most, known = self.prompt_tokens - 1, self.tokens
+        before = known.copy()
         for length, mask in depths:
             held = min(length, most)
-            if held <= 0:
-                continue
-            names = slots.names(mask)
-            if known:
-                known.update((name, max(held, known.get(name, 0))) for name in names)
-            else:
-                known.update(dict.fromkeys(names, held))
+            if held > 0:
+                known.update(dict.fromkeys(slots.names(mask), held))
+        for name, held in before.items():
+            known[name] = max(known[name], held)
