@@ -9,7 +9,16 @@ from collections.abc import Iterator, Sequence
 
 from router.core.errors import InternalError
 from router.core.lease import Lease, Outcome
-from router.core.policy import AnyPolicy, BatchPolicy, Choice, Commits, PairPolicy, Policy, Settles
+from router.core.policy import (
+    AnyPolicy,
+    BatchPolicy,
+    Choice,
+    Commits,
+    PairPolicy,
+    Policy,
+    Settles,
+    tie_break,
+)
 from router.core.request import Request
 from router.core.roster import Roster
 from router.core.worker import Worker
@@ -84,6 +93,16 @@ class Chooser:
                 raise self._bug(f"placed request {choice.request_id} twice, or it was not offered")
             self._check_offered(choice.worker, workers)
             yield request, choice
+
+    @staticmethod
+    def bypass(request: Request, workers: Sequence[Worker]) -> Choice:
+        """The worker with the least to do, whatever the policy thinks: requests that run there or are on
+        their way, over its speed."""
+        cost, _, name = min(
+            ((w.in_flight + 1) * w.warmup / w.capacity, tie_break(0, request.sequence, w.name), w.name)
+            for w in workers
+        )
+        return Choice(request.id, name, cost=cost, reason="overdue")
 
     def committed(self, request: Request, choice: Choice, now: float) -> None:
         if self._commits is not None:

@@ -46,10 +46,13 @@ class DriftSettings:
         smoothing_s: time constant of the smoothed drift.
         large_share: of the capacity; when the ledger moved by more between two scrapes, the later one may not
             have seen it and is left out.
+        stale_s: age of the last scrape from which on the ledger alone counts. Longer than three periods of
+            any scrape that is worth comparing.
     """
 
     smoothing_s: float = 10.0
     large_share: float = 0.05
+    stale_s: float = 15.0
 
 
 class Drift:
@@ -62,6 +65,8 @@ class Drift:
         last_tokens, smoothed_tokens: positive when the engine holds more than the ledger; None before two
             scrapes could be compared. Engines share blocks of common prefixes, so below zero is usual.
         compared: when the last scrape that counted was taken (s).
+        unexplained_tokens: what the engine holds beyond the ledger, and beyond a block per sequence that is
+            not yet full, in each of the last three scrapes that counted: somebody else's load.
     """
 
     __slots__ = (
@@ -72,6 +77,7 @@ class Drift:
         "compared",
         "last_tokens",
         "smoothed_tokens",
+        "unexplained_tokens",
     )
 
     def __init__(self, settings: DriftSettings | None = None) -> None:
@@ -82,14 +88,7 @@ class Drift:
         self.last_tokens: int | None = None
         self.smoothed_tokens: float | None = None
         self.compared: float | None = None
-
-    @property
-    def unexplained_tokens(self) -> int:
-        """What the engine holds beyond the ledger, and beyond a block per sequence that is not yet full, in
-        each of the last three scrapes that counted: somebody else's load."""
-        if len(self._excesses) < _PERSISTENT_SCRAPES:
-            return 0
-        return max(min(self._excesses), 0)
+        self.unexplained_tokens = 0  # kept rather than computed: policies read it at every pick
 
     def observe(self, stats: EngineStats, balance: Balance) -> bool:
         """Compares a scrape with the ledger as it was when the scrape was answered.
@@ -112,11 +111,22 @@ class Drift:
         self._compare(used - balance.tokens, stats.taken)
         block_tokens = stats.block_size or _BLOCK_TOKENS
         self._excesses.append(used - balance.tokens - block_tokens * balance.sequences)
+        if len(self._excesses) == _PERSISTENT_SCRAPES:
+            self.unexplained_tokens = max(min(self._excesses), 0)
         return True
+
+    def lapse(self, now: float) -> None:
+        """Forgets somebody else's load when nobody has said anything of it lately."""
+        if self.unexplained_tokens and now - self._taken > self._settings.stale_s:
+            self._forget()
 
     def _idle(self, taken: float) -> None:
         self.last_tokens, self.smoothed_tokens, self.compared = 0, 0.0, taken
+        self._forget()
+
+    def _forget(self) -> None:
         self._excesses.clear()
+        self.unexplained_tokens = 0
 
     def _compare(self, drift_tokens: int, taken: float) -> None:
         """Smooths over time rather than scrapes, whose period differs by role."""

@@ -6,7 +6,7 @@ of requests.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 from router.core.request import Request
 from router.core.roster import Roster
@@ -66,9 +66,16 @@ class Eligibility:
         """The workers that may be offered to a policy for this request now."""
         return self.with_room(self.suited_to(request), request)
 
-    def full(self, model: str) -> bool:
-        """Whether no worker has room for even one sequence more."""
-        return not self._with_slots(self._roster.ready(model), 1)
+    def kind(self, request: Request) -> Hashable | None:
+        """What requests have in common that may be offered the same workers and need the same room; None for
+        one with wishes of its own. Nothing in a round makes room, so when one finds nobody, no other of its
+        kind does."""
+        if request.pinned is not None or request.avoid:
+            return None
+        model, tokens = request.model, request.prompt_tokens
+        # Prompts that are too long for some workers are offered others than those of another length.
+        long = None if self._roster.fits_all(model, tokens) else tokens
+        return model, request.split, request.both, request.sequences, long
 
     def in_vain(self, request: Request) -> bool:
         """Whether nobody can take it, now or soon.

@@ -38,7 +38,7 @@ class Outcome(enum.Enum):
 class Lease(msgspec.Struct, eq=False):
     """Held by whoever drives one request at one worker.
 
-    The Pool alone changes it. Counts are what was charged to the worker and not yet given back.
+    The ledger of its pool alone changes it. Counts are what was charged to the worker and not yet given back.
 
     Attributes:
         incarnation: of the worker at the time of the charge; a late settlement of an older incarnation
@@ -47,6 +47,8 @@ class Lease(msgspec.Struct, eq=False):
         generated_tokens: output tokens seen so far, all sequences together.
         expected_tokens: predicted output tokens, all sequences together, at least 1.
         prefilled: whether the first output was seen, or the prompt was another worker's to prefill.
+        prefill_only: its answer is KV for another worker, in one piece; once it is prefilled the lease only
+            keeps that KV.
         transferring: the worker still has to get the KV from another one.
         counted: it stands for its request among those in flight. Of two leases of one request one does.
         last_event: when the engine last gave a sign of life for this lease (s).
@@ -63,6 +65,7 @@ class Lease(msgspec.Struct, eq=False):
     reason: str = ""
     generated_tokens: int = 0
     prefilled: bool = False
+    prefill_only: bool = False
     transferring: bool = False
     counted: bool = False
     last_event: float = 0.0
@@ -72,6 +75,16 @@ class Lease(msgspec.Struct, eq=False):
     @property
     def settled(self) -> bool:
         return self.outcome is not None
+
+    @property
+    def keeps(self) -> bool:
+        """Whether its work is done and only the KV is kept, until another worker has it."""
+        return self.prefill_only and self.prefilled
+
+    @property
+    def streamed(self) -> bool:
+        """Whether its events are seen as the engine makes them."""
+        return self.request.stream and not self.prefill_only
 
     @property
     def kv_tokens(self) -> int:

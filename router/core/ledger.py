@@ -57,7 +57,7 @@ class Ledger:
             transferring: another worker prefills it, so no prompt waits here, but a transfer is under way.
         """
         worker = self._roster.workers[name]
-        if worker.mirror.idle:
+        if not worker.mirror.working:
             worker.last_sign = now
         expected = 1 if self._role is Role.PREFILL else max(self._expect(request), 1)
         lease = Lease(
@@ -71,6 +71,7 @@ class Ledger:
             reason=choice.reason,
             last_event=now,
             prefilled=transferring,
+            prefill_only=self._role is Role.PREFILL and request.split,
             transferring=transferring,
         )
         worker.mirror.charge(lease)
@@ -123,6 +124,9 @@ class Ledger:
             return
         lease.outcome = outcome
         self.leases.discard(lease)
+        if outcome is Outcome.OK and lease.transferring and self.partners is not None:
+            self.partners.now = now
+            self.partners.transferred(lease)  # an answer in one piece proves the hand-over with its end
         worker = self._holder(lease)
         if worker is not None:
             patience_s = self._patience.of(worker) if outcome is Outcome.TIMEOUT else 0.0

@@ -11,10 +11,17 @@ from router.core.lease import Lease
 
 
 class Mirror:
-    """Sums over the leases of one worker. The Pool alone writes it."""
+    """Sums over the leases of one worker. The ledger alone writes it.
+
+    Attributes:
+        streams: leases whose events are seen as they come.
+        keeping: leases whose work is done; only their KV is kept, for another worker to fetch.
+        transfers: leases whose KV is still to come from another worker.
+    """
 
     __slots__ = (
         "in_flight",
+        "keeping",
         "kv_tokens",
         "queued_tokens",
         "remaining_tokens",
@@ -30,6 +37,7 @@ class Mirror:
         self.kv_tokens = 0
         self.remaining_tokens = 0
         self.streams = 0
+        self.keeping = 0
         self.transfers = 0
 
     def charge(self, lease: Lease) -> None:
@@ -40,12 +48,13 @@ class Mirror:
         self.transfers += lease.transferring
         self.kv_tokens += lease.kv_tokens
         self.remaining_tokens += lease.remaining_tokens
-        self.streams += lease.request.stream
+        self.streams += lease.streamed
 
     def prefilled(self, lease: Lease) -> None:
         """The first output was seen: its prompt no longer waits."""
         lease.prefilled = True
         self.queued_tokens -= lease.prompt_tokens
+        self.keeping += lease.prefill_only
 
     def transferred(self, lease: Lease) -> None:
         """Its KV has come from the other worker."""
@@ -73,7 +82,8 @@ class Mirror:
         self.sequences -= lease.request.sequences
         self.kv_tokens -= lease.kv_tokens
         self.remaining_tokens -= lease.remaining_tokens
-        self.streams -= lease.request.stream
+        self.streams -= lease.streamed
+        self.keeping -= lease.keeps
         self.transfers -= lease.transferring
         if not lease.prefilled:
             self.queued_tokens -= lease.prompt_tokens
@@ -84,8 +94,14 @@ class Mirror:
             or self.queued_tokens < 0
             or self.remaining_tokens < 0
             or self.transfers < 0
+            or self.keeping < 0
         ):
             raise InternalError(f"an account fell below zero when settling {lease!r}: {self!r}")
+
+    @property
+    def working(self) -> bool:
+        """Whether the engine has something to do, rather than only KV to keep."""
+        return self.in_flight > self.keeping
 
     @property
     def idle(self) -> bool:

@@ -55,26 +55,56 @@ class Partners:
         leg is sent."""
         matched = self.matched(model)
         found = [w for w in workers if w.revision in matched]
-        if not self.pairs:
+        if not self.back_off(model):
             return found
         decodes = self.decode.ready(model)
-        return [w for w in found if any(self.allowed(w, d) for d in decodes if d.revision == w.revision)]
+        return [w for w in found if any(w.revision == d.revision and self.allowed(w, d) for d in decodes)]
 
     def consumers(self, workers: Sequence[Worker], handover: Handover) -> Sequence[Worker]:
         """Those decode workers that have not just failed to take KV from this producer; all, when all have:
         the prompt is prefilled, and another failure costs no more than dropping it."""
         if not self.pairs:
             return workers
-        producer = self.prefill.workers.get(handover.producer)
-        if producer is None:
-            return workers
-        return [w for w in workers if self.allowed(producer, w)] or workers
+        producer = _end_of(handover.prefill)
+        return [w for w in workers if self.pairs.allowed(producer, _end(w), self.now)] or workers
 
-    def beside(self, workers: Sequence[Worker], decode: Worker) -> Sequence[Worker]:
+    def producer_of(self, handover: Handover) -> Worker | None:
+        """Who holds the KV; None when that process is gone."""
+        lease = handover.prefill
+        worker = self.prefill.workers.get(lease.worker)
+        return worker if worker is not None and worker.incarnation == lease.incarnation else None
+
+    def beside(self, workers: Sequence[Worker], decode: Worker, model: str) -> Sequence[Worker]:
         """Prefill workers that can hand KV to this decode worker."""
-        return [w for w in workers if w.revision == decode.revision and self.allowed(w, decode)]
+        same = [w for w in workers if w.revision == decode.revision]
+        return [w for w in same if self.allowed(w, decode)] if self.back_off(model) else same
+
+    def consumers_of(self, prefill: Worker, decodes: Sequence[Worker], model: str) -> Sequence[Worker]:
+        """Decode workers that this one can hand KV to."""
+        same = [w for w in decodes if w.revision == prefill.revision]
+        return [w for w in same if self.allowed(prefill, w)] if self.back_off(model) else same
+
+    def back_off(self, model: str) -> bool:
+        """Whether pairs that are set aside are to be left out.
+
+        They are not when no other is left. One transfer that failed would otherwise stop all requests where
+        one prefill worker and one decode worker are all there is.
+        """
+        return bool(self.pairs) and not self.all_aside(model)
+
+    def all_aside(self, model: str) -> bool:
+        """Whether every pair of ready workers is set aside."""
+        if not self.pairs:
+            return False
+        decodes = self.decode.ready(model)
+        return not any(
+            p.revision == d.revision and self.allowed(p, d)
+            for p in self.prefill.ready(model)
+            for d in decodes
+        )
 
     def allowed(self, prefill: Worker, decode: Worker) -> bool:
+        """Whether this pair is not set aside."""
         return self.pairs.allowed(_end(prefill), _end(decode), self.now)
 
     def transferred(self, lease: Lease) -> None:

@@ -35,7 +35,7 @@ class Patience:
         Silence is heard only where something could speak: streams do until now, a progress counter until the
         last scrape. Without either it says nothing.
         """
-        if worker.mirror.idle:
+        if not worker.mirror.working:
             return False
         heard_until = now if worker.mirror.streams else None
         if heard_until is None and worker.stats is not None and worker.stats.generation_tokens is not None:

@@ -22,6 +22,7 @@ from router.core.ledger import Ledger
 from router.core.lives import Verdict
 from router.core.partners import Partners
 from router.core.patience import Patience
+from router.core.placement import Placement
 from router.core.policy import AnyPolicy, Choice
 from router.core.pool_rules import PoolBudgets, PoolRules
 from router.core.queue import UNKNOWN, Queue, Waiting
@@ -56,6 +57,7 @@ class Pool:
         self.partners: Partners | None = None
         """What this pool shares with the one at the other end of its hand-overs."""
         self.chooser = Chooser(rules.name, self.roster, policy, rules.policy)
+        self._placement = Placement(self.chooser, self.eligible)
         self._budgets = budgets
         self._queue = Queue(rules.max_queued, budgets.queued_bytes)
         self._patience = Patience(rules.stall_min_s, rules.stall_max_s)
@@ -90,6 +92,9 @@ class Pool:
         self.eligible.late_binding = self.binding.late
         prefill.partners = partners
         prefill.eligible = PrefillEligibility(prefill.roster, partners)
+        for placement, eligible in ((self._placement, self.eligible), (prefill._placement, prefill.eligible)):
+            placement.eligible = eligible
+        self._placement.producers, self._placement.partners = prefill.eligible, partners
 
     # --- requests ------------------------------------------------------------------------------------
 
@@ -116,6 +121,7 @@ class Pool:
             QueueFull: too many requests or bytes wait already.
             InternalError: one of the same id waits already.
         """
+        self._tell_time(now)
         if self._in_vain(request):
             raise NoWorker(f"no worker can take a request for `{request.model}` now", retry_after_s=5.0)
         lane = request.model if self.roster.serves(request.model) else UNKNOWN
@@ -150,7 +156,7 @@ class Pool:
         if not workers:
             return None
         self.roster.warm(now)
-        choice = self._choose(request, workers, now)
+        choice = self._placement.choose(request, workers, now)
         return None if choice is None else self._place(request, choice, now)
 
     def assign(self, now: float) -> list[Lease]:
@@ -167,10 +173,12 @@ class Pool:
         self._look(now)
         self.roster.warm(now)
         leases: list[Lease] = []
+        waiting = [waiting.request for waiting in self._queue]
+        choices = self._placement.by_batch if self.decides_by_batch else self._placement.one_by_one
         deciding = ""
         try:
             # Choices come one by one; each is charged before the next is made.
-            for request, choice in self._by_batch(now) if self.decides_by_batch else self._one_by_one(now):
+            for request, choice in choices(waiting, self._may_start, now):
                 deciding = request.id
                 lease = self._place(request, choice, now)
                 deciding = ""
@@ -188,76 +196,47 @@ class Pool:
     def _may_start(self, request: Request) -> bool:
         """Whether the bound on requests in flight lets it in; one that was prefilled is inside already."""
         in_flight = self._budgets.in_flight
-        return request.handover is not None or in_flight.used < in_flight.limit
+        return _is_inside(request) or in_flight.used < in_flight.limit
 
-    def _look(self, now: float) -> None:
-        """Before anybody is offered: judges back-offs by the time it is, and the binding by what waits."""
+    def _tell_time(self, now: float) -> None:
+        """Back-offs of pairs and budgets of producers are judged by the time it is."""
         if self.partners is not None:
             self.partners.now = now
+
+    def _look(self, now: float) -> None:
+        """Before anybody is offered: what time it is, and whether what waits asks for another binding."""
+        self._tell_time(now)
         if self.binding.adaptive:
             ready = [w for w in self.roster if w.state is State.READY]
             free = [w.free_slots for w in ready]
             known = None if None in free else sum(slots for slots in free if slots is not None)
             self.eligible.late_binding = self.binding.update(len(self._queue), known, len(ready), now)
 
-    def _one_by_one(self, now: float) -> Iterator[tuple[Request, Choice]]:
-        full: set[str] = set()
-        for waiting in list(self._queue):
-            request = waiting.request
-            if (request.model in full and request.pinned is None) or not self._may_start(request):
-                continue
-            workers = self.eligible.open_to(request)
-            if workers:
-                choice = self._choose(request, workers, now)
-                if choice is not None:
-                    yield request, choice
-            elif self.eligible.full(request.model):
-                full.add(request.model)  # a long queue is not held against every worker, one by one
-
-    def _choose(self, request: Request, workers: Sequence[Worker], now: float) -> Choice | None:
-        chooser, partner = self.chooser, self.partner
-        if not chooser.by_pairs or partner is None:
-            return chooser.one(request, workers, now)
-        prefills = partner.eligible.open_to(request)
-        return chooser.pair(request, prefills, workers, now) if prefills else None
-
-    def _by_batch(self, now: float) -> Iterator[tuple[Request, Choice]]:
-        """Lets the policy see all that may go to the same workers at once, and the rest one by one: what a
-        request may not have (a worker to avoid, one that is too small) is not offered with it."""
-        groups: dict[tuple[Worker, ...], list[Request]] = {}
-        for waiting in self._queue:
-            if self._may_start(waiting.request):
-                workers = tuple(self.eligible.open_to(waiting.request))
-                groups.setdefault(workers, []).append(waiting.request)
-        for workers, requests in groups.items():
-            if not workers:
-                continue
-            for request, choice in self.chooser.batch(requests, workers, now):
-                # The first of a batch may have filled the worker that a later one was meant for.
-                if self._may_start(request) and self.eligible.with_room(
-                    (self.roster.workers[choice.worker],), request
-                ):
-                    yield request, choice
-
     def _place(self, request: Request, choice: Choice, now: float) -> Lease | None:
         """Charges a choice, all of it or nothing: a policy that fails when it is told leaves no lease. None
         when two legs run at the same time and the prefill side leaves it queued."""
-        handover = request.handover
-        beside = self._beside(request, choice, now) if handover is None else None
+        handover, partner = request.handover, self.partner
+        beside = self._beside(request, choice, now)
         if beside is None and handover is None and request.split and self.rules.role is Role.DECODE:
             return None
-        if handover is None and not self._budgets.in_flight.take():
+        inside = _is_inside(request)
+        if not inside and not self._budgets.in_flight.take():
             raise InternalError("a request was placed beyond the limit of requests in flight")
-        transferring = handover is not None or beside is not None
-        lease = self.ledger.charge(request, choice, choice.worker, now, transferring=transferring)
+        try:
+            transferring = handover is not None or beside is not None
+            lease = self.ledger.charge(request, choice, choice.worker, now, transferring=transferring)
+        except BaseException:
+            if not inside:
+                self._budgets.in_flight.give()
+            raise
         lease.counted = True
         try:
             if handover is not None:
                 # From here on this lease stands for the request among those in flight.
                 handover.prefill.counted = False
                 lease.prefill = handover.prefill
-            elif beside is not None and self.partner is not None:
-                self._charge_beside(lease, self.partner, choice, beside, now)
+            elif beside is not None and partner is not None:
+                self._charge_beside(lease, partner, choice, beside, now)
             self.chooser.committed(request, choice, now)
         except BaseException:
             self.release(lease, Outcome.CANCELLED, now)
@@ -265,13 +244,14 @@ class Pool:
         return lease
 
     def _beside(self, request: Request, choice: Choice, now: float) -> Choice | None:
-        """Who prefills while the worker of `choice` waits for it; `choice` itself when it names both."""
+        """Who prefills while the worker of `choice` waits for it; `choice` itself when it names both. Nobody
+        does for a request that was prefilled, or is served whole."""
         partner = self.partner
-        if partner is None:
+        if partner is None or not request.split or request.handover is not None:
             return None
         if choice.prefill_worker is not None:
             return choice
-        if not request.split or not isinstance(self.eligible, DecodeEligibility):
+        if not isinstance(self.eligible, DecodeEligibility):
             return None
         workers = self.eligible.producers_for(request, self.roster.workers[choice.worker])
         return partner.chooser.one(request, workers, now) if workers else None
@@ -302,6 +282,7 @@ class Pool:
         if lease.outcome is not None:
             return
         if lease.counted:
+            lease.counted = False
             self._budgets.in_flight.give()
         try:
             self.ledger.settle(lease, outcome, now, reason)
@@ -314,9 +295,11 @@ class Pool:
     def hand_back(self, lease: Lease, outcome: Outcome, now: float, reason: str = "") -> None:
         """Settles the lease of a decode worker to which nothing was sent, and leaves the hand-over as it was:
         another one may have it."""
-        prefill, lease.prefill = lease.prefill, None
-        if prefill is not None and lease.outcome is None:
-            prefill.counted, lease.counted = lease.counted, False
+        prefill = lease.prefill
+        if lease.request.handover is not None and prefill is not None and lease.outcome is None:
+            lease.prefill = None
+            if prefill.outcome is None:
+                prefill.counted, lease.counted = lease.counted, False
         self.release(lease, outcome, now, reason)
 
     def observe(self, name: str, stats: EngineStats, now: float) -> Verdict:
@@ -349,6 +332,7 @@ class Pool:
                 self.withdraw(waiting.request.id)
                 failed.append((waiting.request.id, error))
         for worker in self.roster:
+            worker.drift.lapse(now)
             if worker.state is State.READY and self._patience.exhausted(worker, now):
                 silent_s = now - worker.last_sign
                 self.roster.sign(worker.name, Sign.STALLED, now, f"no progress for {silent_s:.0f} s")
@@ -378,10 +362,10 @@ class Pool:
         return self.eligible.candidates(request)
 
     def _in_vain(self, request: Request) -> bool:
-        """Whether waiting cannot help; a pair needs somebody on both sides."""
+        """Whether waiting cannot help; legs that run at the same time need somebody on both sides."""
         if self.eligible.in_vain(request):
             return True
-        both = self.chooser.by_pairs or (request.split and request.handover is None)
+        both = request.split and request.handover is None
         return both and self.partner is not None and self.partner.eligible.in_vain(request)
 
     def __repr__(self) -> str:
@@ -395,3 +379,8 @@ class Pool:
             f"<Pool {self.rules.name} [{self.queued} queued | {self.in_flight} in flight | "
             f"{len(states)} workers{', ' + out if out else ''}]>"
         )
+
+
+def _is_inside(request: Request) -> bool:
+    """Whether its prefill lease stands for it among the requests in flight."""
+    return request.handover is not None and request.handover.prefill.counted

@@ -100,10 +100,10 @@ class PrefillBudget:
         """Whether it may get another prompt.
 
         Between the two marks a worker stays what it was, so that it does not flap with every hand-over. One
-        that holds nothing is open whatever it says: a prompt that is larger than the budget must pass, and
-        KV that others left there must not close it for good. Asked twice, it answers the same.
+        that holds nothing of ours is open whatever it says: a prompt that is larger than the budget must
+        pass, and KV that others left there must not close it for good. Asked twice, it answers the same.
         """
-        if not worker.in_flight and not self.held_tokens(worker, now):
+        if not worker.in_flight and not self.stranded_tokens(worker.name, worker.incarnation, now):
             self._saturated.pop(worker.name, None)
             return True
         usage = self.usage(worker, now)

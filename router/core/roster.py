@@ -6,7 +6,7 @@ requests.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from router.core.drift import Drift
@@ -43,8 +43,8 @@ class Change:
 class Roster:
     """Workers by name, in name order.
 
-    State: `_workers`, `_lives` (one entry per worker), `_warming`, and two caches per model that every change
-    clears: the ready workers, and the shortest context among them.
+    State: `_workers`, `_lives` (one entry per worker), `_warming`, and three caches that every change clears:
+    per model the ready workers and the shortest context among them, per model and revision who reads its KV.
     """
 
     def __init__(self, *, min_share: float = 0.5, on_change: Callable[[Change], None] | None = None) -> None:
@@ -52,6 +52,7 @@ class Roster:
         self._lives: dict[str, Lives] = {}
         self._ready: dict[str, tuple[Worker, ...]] = {}
         self._shortest: dict[str, int | None] = {}
+        self._of_revision: dict[tuple[str, str], tuple[Worker, ...]] = {}
         self._warming: list[Worker] = []
         self._next_incarnation = 0
         self._min_share = min_share
@@ -138,8 +139,8 @@ class Roster:
         if worker is None:
             return
         worker.health.timeouts = 0
-        # A suspect with nothing left in flight can show no progress; the probe is all there is to go by.
-        if worker.state is State.SUSPECT and worker.mirror.idle:
+        # A suspect with nothing left to do can show no progress; the probe is all there is to go by.
+        if worker.state is State.SUSPECT and not worker.mirror.working:
             self.sign(name, Sign.PROGRESS, now, "idle again")
         else:
             self.sign(name, Sign.GOOD, now, "probe answered")
@@ -199,6 +200,7 @@ class Roster:
             worker.shared_address = True
         if worker.shared_address:
             worker.stats = None
+            worker.drift = Drift()
             return Verdict.SHARED
         if verdict is Verdict.RESTARTED:
             self._reincarnate(worker, now, "the engine restarted")
@@ -252,12 +254,18 @@ class Roster:
     def of_revision(self, model: str, revision: str) -> Sequence[Worker]:
         """Those who understand KV of this revision: ready ones, else ones that drain. What was prefilled for
         them is of no use to anybody else."""
-        ready = [w for w in self.ready(model) if w.revision == revision]
-        return ready or [
-            w
-            for w in self._workers.values()
-            if w.state is State.DRAINING and w.revision == revision and model in w.models
-        ]
+        ready = self.ready(model)
+        try:
+            return self._of_revision[model, revision]
+        except KeyError:
+            pass
+        workers: Iterable[Worker] = ready
+        if all(w.revision != revision for w in ready):
+            workers = [w for w in self._workers.values() if w.state is State.DRAINING and model in w.models]
+        found = tuple(w for w in workers if w.revision == revision)
+        if found:
+            self._of_revision[model, revision] = found
+        return found
 
     def fits_all(self, model: str, tokens: int) -> bool:
         """Whether a prompt of `tokens` is within the context of every ready worker, as nearly all are; only
@@ -268,6 +276,7 @@ class Roster:
     def _forget_ready(self) -> None:
         self._ready.clear()
         self._shortest.clear()
+        self._of_revision.clear()
 
     def reachable(self, name: str) -> tuple[Worker, ...]:
         """The worker of this name, when it may still answer what only it can: also while it drains."""

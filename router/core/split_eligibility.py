@@ -6,7 +6,7 @@ decode worker by the transfers it has under way, where a worker that does both k
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 from router.core.eligibility import Eligibility
 from router.core.partners import Partners
@@ -34,10 +34,6 @@ class PrefillEligibility(Eligibility):
         budget, now = self._partners.budget, self._partners.now
         return [w for w in workers if budget.open(w, now)]
 
-    def full(self, model: str) -> bool:
-        budget, now = self._partners.budget, self._partners.now
-        return not any(budget.open(w, now) for w in self._roster.ready(model))
-
 
 class DecodeEligibility(Eligibility):
     """Of a pool whose workers decode what others prefilled."""
@@ -63,25 +59,43 @@ class DecodeEligibility(Eligibility):
         return workers
 
     def with_room(self, workers: Sequence[Worker], request: Request) -> Sequence[Worker]:
-        """Those with free slots and not too many transfers under way. What has waited too long goes anyway:
-        in the engine's own queue its KV is kept alive, here it is not."""
-        handover, now = request.handover, self._partners.now
-        if handover is not None and now >= handover.overdue:
-            return workers
-        workers = self._with_slots(workers, request.sequences)
-        if handover is None and not request.split:
-            return workers
-        workers = [w for w in workers if w.mirror.transfers < self._max_transfers]
+        """Those with free slots and not too many transfers under way.
+
+        What has waited too long goes to any of them when none has room: in the engine's own queue its KV is
+        kept alive, here it is not.
+        """
+        handover = request.handover
+        roomy = self._with_slots(workers, request.sequences)
+        if handover is not None or request.split:
+            limit = self._max_transfers
+            roomy = [w for w in roomy if w.mirror.transfers < limit]
         if handover is None:
-            workers = [w for w in workers if self.producers_for(request, w)]
-        return workers
+            return self._with_producers(roomy, request) if request.split and roomy else roomy
+        return roomy or (workers if self._partners.now >= handover.overdue else roomy)
+
+    def _with_producers(self, workers: Sequence[Worker], request: Request) -> Sequence[Worker]:
+        """Those for which somebody could run the other leg now."""
+        partners, producers = self._partners, self._open_producers(request)
+        if not partners.pairs:
+            revisions = {w.revision for w in producers}
+            return [w for w in workers if w.revision in revisions]
+        return [w for w in workers if partners.beside(producers, w, request.model)]
+
+    def _open_producers(self, request: Request) -> Sequence[Worker]:
+        partners = self._partners
+        ready = partners.prefill.ready(request.model)
+        return [w for w in ready if w.name not in request.avoid and partners.budget.open(w, partners.now)]
 
     def producers_for(self, request: Request, decode: Worker) -> Sequence[Worker]:
         """Prefill workers that could run the other leg now, for legs that run at the same time."""
-        partners = self._partners
-        ready = [w for w in partners.prefill.ready(request.model) if w.name not in request.avoid]
-        return [w for w in partners.beside(ready, decode) if partners.budget.open(w, partners.now)]
+        return self._partners.beside(self._open_producers(request), decode, request.model)
 
-    def full(self, model: str) -> bool:
-        """Never told for sure: a request that is overdue may go where others may not."""
-        return False
+    def kind(self, request: Request) -> Hashable | None:
+        """See `Eligibility.kind`. What waits for its decode worker may only go to some revision, not with a
+        producer that failed there, and anywhere at all when it has waited too long."""
+        kind, handover = super().kind(request), request.handover
+        if handover is None or kind is None:
+            return kind
+        if self._partners.now >= handover.overdue:
+            return None
+        return kind, handover.revision, handover.producer if self._partners.pairs else None

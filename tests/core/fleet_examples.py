@@ -9,8 +9,10 @@ from typing import Any
 from router.core.binding import Mode
 from router.core.budget import Budget
 from router.core.health import Sign
+from router.core.partners import Partners
 from router.core.policy import Choice
 from router.core.pool import Pool, PoolBudgets, PoolRules
+from router.core.prefill_budget import PrefillBudget
 from router.core.request import Api, Request
 from router.core.roster import Roster
 from router.core.worker import Role, Worker, WorkerView
@@ -98,6 +100,13 @@ def add_worker(
     made.roster.add(Worker(name=name, slots=slots, models=frozenset({MODEL}), role=role), 0.0)
     if ready:
         made.roster.sign(name, Sign.GOOD, 0.0)
+
+
+def joined(decode: Pool, prefill: Pool) -> tuple[Pool, Pool]:
+    """Both, after they were told to work together; they share one budget of requests in flight."""
+    prefill._budgets = decode._budgets
+    decode.join(prefill, Partners(prefill.roster, decode.roster, PrefillBudget()))
+    return decode, prefill
 
 
 def assert_idle(made: Pool) -> None:

@@ -65,7 +65,6 @@ def test_a_worker_whose_slots_nobody_stated_always_has_room() -> None:
     occupy(made, "a", 1)
     occupy(made, "b", 500)
     assert offered(made) == "b"
-    assert not Eligibility(made, late_binding=True).full(MODEL)
 
 
 def test_a_prompt_is_offered_where_it_fits_and_everywhere_when_it_fits_nowhere() -> None:

@@ -24,6 +24,7 @@ from tests.core.fleet_examples import (
     Nobody,
     add_worker,
     assert_idle,
+    joined,
     pool,
     request,
 )
@@ -216,9 +217,8 @@ def test_a_retry_is_told_to_the_policy_as_one() -> None:
 
 
 def test_a_pair_is_charged_on_both_sides_and_given_back_on_both() -> None:
-    decode, prefill = pool("d", policy=FirstPair()), pool("p1")
-    decode.partner = prefill
-    lease = place(decode)
+    decode, prefill = joined(pool("d", policy=FirstPair()), pool("p1"))
+    lease = place(decode, split=True)
     assert lease.prefill is not None
     assert (lease.worker, lease.prefill.worker) == ("d", "p1")
     assert prefill.roster.workers["p1"].in_flight == 1

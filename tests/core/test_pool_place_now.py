@@ -20,6 +20,7 @@ from tests.core.fleet_examples import (
     NewestFirst,
     Nobody,
     assert_idle,
+    joined,
     pool,
     request,
 )
@@ -40,12 +41,11 @@ class PairFailing(FailsWhenTold, FirstPair):
 
 @pytest.mark.parametrize("policy", [FirstFailing(), PairFailing()], ids=["single", "pair"])
 def test_a_policy_that_fails_when_it_is_told_leaves_no_lease_on_either_side(policy: object) -> None:
-    made, partner = pool("a", policy=policy, in_flight=1), pool("p1")
-    made.partner = partner
+    made, partner = joined(pool("a", policy=policy, in_flight=1), pool("p1"))
     for _ in range(2):  # a second time: the only place in flight was given back
         with pytest.raises(ZeroDivisionError):
-            made.place_now(request(), 1.0)
-        made.submit(request(), 1.0)
+            made.place_now(request(split=True), 1.0)
+        made.submit(request(split=True), 1.0)
         with pytest.raises(ZeroDivisionError):
             made.assign(1.0)
     assert_idle(made)
@@ -85,14 +85,13 @@ def test_nothing_is_placed_at_once_for_a_policy_that_sees_the_whole_queue() -> N
 
 
 def test_a_pair_is_placed_at_once_on_both_sides_or_not_at_all() -> None:
-    decode, prefill = pool("d", policy=FirstPair()), pool("p1")
-    decode.partner = prefill
-    lease = decode.place_now(request(), 1.0)
+    decode, prefill = joined(pool("d", policy=FirstPair()), pool("p1"))
+    lease = decode.place_now(request(split=True), 1.0)
     assert lease is not None
     assert lease.prefill is not None
     decode.release(lease, Outcome.OK, 2.0)
     prefill.roster.sign("p1", Sign.REFUSED, 3.0)
-    assert decode.place_now(request(), 3.0) is None
+    assert decode.place_now(request(split=True), 3.0) is None
     assert_idle(decode)
     assert_idle(prefill)
 

@@ -21,6 +21,7 @@ from tests.core.fleet_examples import (
     Nobody,
     add_worker,
     assert_idle,
+    joined,
     pool,
     request,
 )
@@ -217,9 +218,7 @@ def test_a_policy_that_breaks_on_a_settlement_leaks_nothing() -> None:
 
 
 def pair(policy: object) -> tuple[Pool, Pool]:
-    decode, prefill = pool("d", policy=policy), pool("p1")
-    decode.partner = prefill
-    return decode, prefill
+    return joined(pool("d", policy=policy), pool("p1"))
 
 
 @pytest.mark.parametrize("prefill_worker", [None, "nobody", "d"])
@@ -229,7 +228,7 @@ def test_a_pair_without_a_real_prefill_worker_is_a_bug_and_leaks_nothing(prefill
             return Choice(request.id, "d", prefill_worker=prefill_worker)
 
     decode, prefill = pair(HalfPair())
-    submit(decode, "1")
+    submit(decode, "1", split=True)
     with pytest.raises(InternalError, match="not offered"):
         decode.assign(1.0)
     assert_nothing_leaked(decode, "1")
@@ -249,7 +248,7 @@ def test_a_pair_is_settled_on_both_sides_even_when_the_policy_breaks() -> None:
             raise ZeroDivisionError
 
     decode, prefill = pair(Breaks())
-    submit(decode, "1")
+    submit(decode, "1", split=True)
     (lease,) = decode.assign(1.0)
     with pytest.raises(ZeroDivisionError):
         decode.release(lease, Outcome.OK, 2.0)
@@ -259,12 +258,12 @@ def test_a_pair_is_settled_on_both_sides_even_when_the_policy_breaks() -> None:
 
 def test_a_pair_is_not_waited_for_when_one_side_is_gone() -> None:
     decode, prefill = pair(FirstPair())
-    submit(decode, "1")
+    submit(decode, "1", split=True)
     prefill.roster.sign("p1", Sign.REFUSED, 2.0)
     ((_, error),) = decode.expire(2.0)
     assert isinstance(error, NoWorker)
     with pytest.raises(NoWorker):
-        decode.submit(request("2"), 2.0)
+        decode.submit(request("2", split=True), 2.0)
 
 
 def test_what_has_no_shape_of_a_policy_is_refused_when_it_is_set() -> None:

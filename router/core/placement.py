@@ -1,0 +1,173 @@
+"""Where what waits should go: who is offered to the policy, and what is done when it declines.
+
+Separate from the Pool, which charges each choice before it asks for the next, and from the chooser, which
+knows one question at a time. Nothing here changes anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
+from itertools import groupby
+from operator import attrgetter
+
+from router.core.chooser import Chooser
+from router.core.eligibility import Eligibility
+from router.core.partners import Partners
+from router.core.policy import Choice
+from router.core.request import Request
+from router.core.worker import Worker
+
+Placed = tuple[Request, Choice]
+_revision = attrgetter("revision")
+
+
+class Placement:
+    """Asks one pool's policy.
+
+    State: none of its own. `producers` tells who may prefill for this pool, and `partners` who may hand KV to
+    whom; both None in a pool that decodes nothing of others.
+    """
+
+    __slots__ = ("_chooser", "eligible", "partners", "producers")
+
+    def __init__(self, chooser: Chooser, eligible: Eligibility) -> None:
+        self._chooser = chooser
+        self.eligible = eligible
+        self.producers: Eligibility | None = None
+        self.partners: Partners | None = None
+
+    def choose(self, request: Request, workers: Sequence[Worker], now: float) -> Choice | None:
+        """One worker, or two, for one request; None leaves it queued.
+
+        What has waited too long goes whatever the policy says: its KV is kept alive in an engine's queue, and
+        in this one it is not.
+        """
+        if self._chooser.by_pairs and self.producers is not None:
+            choice = self._choose_pair(request, workers, now)
+        else:
+            choice = self._chooser.one(request, workers, now)
+        if choice is None and _overdue(request, now):
+            return self._chooser.bypass(request, workers)
+        return choice
+
+    # --- rounds ----------------------------------------------------------------------------------------
+
+    def one_by_one(
+        self, waiting: Collection[Request], may_start: Callable[[Request], bool], now: float
+    ) -> Iterator[Placed]:
+        """Choices for requests as they wait. Each must be charged before the next is asked for.
+
+        Room only shrinks meanwhile, so a kind of request that found nobody is not held against every worker
+        again: a long queue costs little while all are full.
+        """
+        closed: set[Hashable] = set()
+        eligible = self.eligible
+        for request in waiting:
+            if (closed and eligible.kind(request) in closed) or not may_start(request):
+                continue
+            workers = eligible.open_to(request)
+            if not workers:
+                kind = eligible.kind(request)
+                if kind is not None:
+                    closed.add(kind)
+                continue
+            choice = self.choose(request, workers, now)
+            if choice is not None:
+                yield request, choice
+
+    def by_batch(
+        self, waiting: Collection[Request], may_start: Callable[[Request], bool], now: float
+    ) -> Iterator[Placed]:
+        """The same for a policy that sees at once all that may go to the same workers: what a request may not
+        have (a worker to avoid, one that is too small) is not offered with it."""
+        left: dict[str, Request] = {}
+        for workers, requests in self._by_offer(waiting, may_start).items():
+            late = {request.id: request for request in requests if _overdue(request, now)}
+            for request, choice in self._chooser.batch(requests, workers, now):
+                chosen = [worker for worker in workers if worker.name == choice.worker]
+                # The first of a batch may have filled the worker that a later one was meant for.
+                if may_start(request) and self.eligible.with_room(chosen, request):
+                    late.pop(request.id, None)
+                    yield request, choice
+            left |= late
+        for request in left.values():
+            workers = tuple(self.eligible.open_to(request))
+            if workers:
+                yield request, self._chooser.bypass(request, workers)
+
+    def _by_offer(
+        self, waiting: Collection[Request], may_start: Callable[[Request], bool]
+    ) -> dict[tuple[Worker, ...], list[Request]]:
+        """Requests by the workers that have room for them; those without any are left out."""
+        groups: dict[tuple[Worker, ...], list[Request]] = {}
+        offers: dict[Hashable, tuple[Worker, ...]] = {}
+        for request in waiting:
+            if not may_start(request):
+                continue
+            kind = self.eligible.kind(request)
+            workers = offers.get(kind) if kind is not None else None
+            if workers is None:
+                workers = tuple(self.eligible.open_to(request))
+                if kind is not None:
+                    offers[kind] = workers
+            if workers:
+                groups.setdefault(workers, []).append(request)
+        return groups
+
+    # --- pairs -----------------------------------------------------------------------------------------
+
+    def _choose_pair(self, request: Request, decodes: Sequence[Worker], now: float) -> Choice | None:
+        """Both ends, for a policy that cannot choose one alone.
+
+        Whoever has prefilled a request is the only one offered. One that is served whole has both of its ends
+        at one worker, so the same workers are offered on both sides.
+        """
+        if request.handover is not None:
+            producer = self.partners.producer_of(request.handover) if self.partners is not None else None
+            if producer is None:
+                return self._chooser.bypass(request, decodes)
+            return self._chooser.pair(request, (producer,), decodes, now)
+        if not request.split or self.producers is None:
+            return self._chooser.pair(request, decodes, decodes, now)
+        prefills = self.producers.open_to(request)
+        same = groupby(sorted(decodes, key=_revision), _revision)
+        return _cheapest(
+            self._allowed_pair(request, [w for w in prefills if w.revision == revision], list(ones), now)
+            for revision, ones in same
+        )
+
+    def _allowed_pair(
+        self, request: Request, prefills: Sequence[Worker], decodes: Sequence[Worker], now: float
+    ) -> Choice | None:
+        """A pair inside one revision that is not set aside.
+
+        The policy does not know which ones are. When it chooses one, each prefill worker is offered alone,
+        with those that it may be paired with.
+        """
+        if not prefills:
+            return None
+        choice = self._chooser.pair(request, prefills, decodes, now)
+        if choice is None or self.partners is None:
+            return choice
+        allowed = {p.name: self.partners.consumers_of(p, decodes, request.model) for p in prefills}
+        if any(worker.name == choice.worker for worker in allowed[choice.prefill_worker or ""]):
+            return choice
+        return _cheapest(
+            self._chooser.pair(request, (prefill,), allowed[prefill.name], now)
+            for prefill in prefills
+            if allowed[prefill.name]
+        )
+
+    def __repr__(self) -> str:
+        return f"<Placement {self._chooser!r} {self.eligible!r}>"
+
+
+def _cheapest(choices: Iterable[Choice | None]) -> Choice | None:
+    return min(
+        (choice for choice in choices if choice is not None), key=lambda choice: choice.cost, default=None
+    )
+
+
+def _overdue(request: Request, now: float) -> bool:
+    handover = request.handover
+    return handover is not None and now >= handover.overdue
