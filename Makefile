@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: up test check format lint types contracts bench bench-peers test-real test-real-light fresh clean
+.PHONY: up test check format lint types contracts drill bench bench-peers test-real test-real-light fresh clean
 
 up: $(STAMP)            ## router and the mock fleet of config.yaml
 	$(BIN)/pointsman up
@@ -24,6 +24,9 @@ types: $(STAMP)
 
 contracts: $(STAMP)
 	$(BIN)/lint-imports
+
+drill: $(STAMP)         ## break a fleet of prefill and decode workers in 200 ways, in virtual time
+	$(BIN)/python -m tests.drill --seeds 200
 
 bench: $(STAMP)         ## speed and memory of our own parts
 	$(BIN)/python -m benchmarks

@@ -17,8 +17,10 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from engines.mock.app import create_app
 from engines.mock.front import Front
+from engines.mock.peers import MAX_MESSAGE_BYTES, SIDE_CHANNEL, Address, PeerUnreachable
 from engines.mock.settings import MockSettings
 from router.app import Router, World
+from router.core.errors import UpstreamError
 from router.lifecycle import Process
 from router.settings.configuration import Settings
 from router.upstream.client import Upstream, WireRequest
@@ -48,13 +50,37 @@ ASK: dict[str, Any] = {"model": MODEL, "messages": [{"role": "user", "content": 
 STREAM: dict[str, Any] = {**ASK, "stream": True}
 
 
+class NetworkPeers:
+    """How mock engines reach each other here."""
+
+    def __init__(self, network: Network) -> None:
+        now = asyncio.get_running_loop().time
+        self._client = Upstream(network.connect, now, UpstreamSettings(max_idle=0))
+
+    async def ask(self, host: str, port: int, message: bytes) -> bytes:
+        request = WireRequest(
+            b"POST", SIDE_CHANNEL.encode(), ((b"content-type", b"application/json"),), message
+        )
+        try:
+            answer = await self._client.fetch(
+                Origin("http", host, port, ""), request, total_s=60.0, max_bytes=MAX_MESSAGE_BYTES
+            )
+        except UpstreamError as error:
+            raise PeerUnreachable(f"{host}:{port}: {error}") from error
+        if answer.status != 200:
+            raise PeerUnreachable(f"{host}:{port} answered {answer.status}")
+        return answer.body
+
+
 class MockEngine:
     """A mock engine on the network; also its process's `Listener`."""
 
     def __init__(self, network: Network, host: str, settings: MockSettings, port: int = 8000) -> None:
         self.host, self.port = host, port
-        self.front: Front = create_app(settings, unix_origin_s=UNIX_ORIGIN_S)
+        peers = NetworkPeers(network)
+        self.front: Front = create_app(settings, unix_origin_s=UNIX_ORIGIN_S, instance=host, peers=peers)
         self.process = self.front.process
+        self.process.address = Address(host, port)
         self._network = network
         self._listener: Listener = serve_asgi(network, host, port, self.front, timeout_keep_alive=5)
         self.process.listener = self
@@ -258,6 +284,12 @@ class Live:
             assert_idle(dispatcher.pool)
             assert dispatcher.pool._budgets.queued_bytes.used == 0
             assert dispatcher._waiters == {}
+            assert all(worker.mirror.transfers == 0 for worker in dispatcher.pool.roster)
+        assert router.releases._queue.empty(), router.releases
+        for topology in router.fleet.topologies:
+            budget = topology.partners.budget
+            budget.sweep(self.loop.time())
+            assert budget.stranded() == 0, budget
         assert not any(router.legs._relays.values())
         for puppet in self.puppets.values():
             assert puppet.running == 0, [ask for ask in puppet.asks if not ask.ended]
