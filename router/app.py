@@ -44,7 +44,8 @@ from router.responses import ResponseOwners
 from router.retries import Retries
 from router.sending import LegSettings, Sender
 from router.settings.configuration import Settings
-from router.settings.pools import PoolSettings, WorkerSettings
+from router.settings.pools import PoolSettings
+from router.settings.workers import WorkerSettings
 from router.snapshot import snapshot
 from router.split import SplitParts, Splits
 from router.supervisor import Supervisor
@@ -176,7 +177,7 @@ class Router:
         self.proxy = Proxy(
             admission, self.legs, self._splits(sender, telemetry), telemetry, bounds, self.retries
         )
-        self.proxy.on_model_unknown = self._relearn
+        self.retries.on_model_unknown = self._relearn
 
     def _splits(self, sender: Sender, telemetry: Telemetry) -> Splits:
         prefills = PrefillLegs(sender)
@@ -291,6 +292,7 @@ class Router:
             source=source,
             model=settings.model or pool_settings.model,
             bootstrap_port=pool_settings.bootstrap_port_of(settings),
+            settings=settings,
         )
         self.fleet.join(member, self._world.now())
         log.info("worker %s joins pool %s (%s)", member.name, pool, source)

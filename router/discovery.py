@@ -16,7 +16,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from router.core.errors import RouterError
 from router.fleet import Fleet
-from router.settings.pools import WorkerSettings, read_workers_file
+from router.settings.workers import WorkerSettings, read_workers_file
 
 log = logging.getLogger("pointsman.discovery")
 
@@ -41,16 +41,17 @@ class Discovery:
         self._now = now
 
     def reconcile(self, pool: str, source: str, wanted: Iterable[WorkerSettings]) -> None:
-        """Makes the workers of `source` in the fleet equal to `wanted`: same name and same URL stay as they
-        are, others leave and join."""
+        """Makes the workers of `source` in the fleet equal to `wanted`: those of which nothing has changed
+        stay as they are, others leave and join."""
         desired = {worker.name: worker for worker in wanted}
         stay = set()
         for member in [member for member in self._fleet if member.source == source]:
             kept = desired.get(member.name)
-            if kept is not None and kept.origin_url == member.url:
+            if kept is not None and kept == member.settings:
                 stay.add(member.name)
                 continue
-            log.info("worker %s leaves: it is no longer in %s", member.name, source)
+            why = "it is no longer in" if kept is None else "it is another one now in"
+            log.info("worker %s leaves: %s %s", member.name, why, source)
             self._fleet.leave(member.name, self._now())
         for name, worker in desired.items():
             if name not in stay:

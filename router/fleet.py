@@ -13,6 +13,7 @@ from router.core.errors import BadRequest, Conflict, NotFound, NoWorker
 from router.core.health import Sign, State
 from router.core.worker import Worker
 from router.dispatch import Dispatcher
+from router.settings.workers import WorkerSettings
 from router.topology import Topology
 from router.upstream.origin import Origin
 
@@ -26,6 +27,7 @@ class Member:
         url: as it was registered.
         source: who registered it ("config", a file, a DNS name, "admin"); a source only removes its own.
         model: the one it was declared to serve; None when its list of models is believed instead.
+        settings: as it was written down, to notice when that changes.
         bootstrap_port: where a prefill worker tells decode engines of itself; None: it does not.
     """
 
@@ -37,6 +39,7 @@ class Member:
     source: str = "config"
     model: str | None = None
     bootstrap_port: int | None = None
+    settings: WorkerSettings | None = None
     engine_version: str | None = None
 
     @property

@@ -19,7 +19,7 @@ from router.api.small_bodies import SmallBodies
 from router.core.errors import BadRequest, MethodNotAllowed, NotFound, RouterError, shown
 from router.core.request import Api
 from router.fleet import Fleet, Member
-from router.settings.pools import WorkerSettings
+from router.settings.workers import WorkerSettings
 from router.telemetry.exposition import CONTENT_TYPE
 
 

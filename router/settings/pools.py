@@ -17,16 +17,7 @@ from router.core.worker import Role
 from router.policies import POLICIES, Shape
 from router.settings.refusals import closest
 from router.settings.section import FilePath, Section, Share
-from router.settings.workers import BootstrapPort, Slots, WorkerSettings, read_workers_file, refuse_twins
-
-__all__ = [
-    "Binding",
-    "ConnectorName",
-    "Fallback",
-    "PoolSettings",
-    "WorkerSettings",
-    "read_workers_file",
-]
+from router.settings.workers import BootstrapPort, Slots, WorkerSettings, refuse_twins
 
 DEFAULT_POOL: Final = "default"
 """Name of the pool that flags make, and of the one that exists when none is configured."""

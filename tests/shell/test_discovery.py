@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from router.settings.pools import WorkerSettings
+from router.settings.workers import WorkerSettings
 from tests.shell.live import CHAT, STREAM, Live, play
 from tests.shell.puppet import TALK, Puppet, talk
 
@@ -259,3 +259,19 @@ def test_a_resolver_that_is_down_does_not_empty_the_fleet(how: str) -> None:
         assert len(resolve.asked) >= 6
 
     play(scene, {}, ready=False)
+
+
+def test_a_worker_of_which_something_else_changes_is_another_one(tmp_path: Path) -> None:
+    path = tmp_path / "workers"
+    path.write_text('[{"url": "http://a:8000", "name": "one", "revision": "old"}]')
+
+    async def scene(act: Live) -> None:
+        with_puppets(act, "a")
+        await act.until(lambda: act.router.fleet.ready, 3)
+        before = act.worker("one").incarnation
+        path.write_text('[{"url": "http://a:8000", "name": "one", "revision": "new", "slots": 3}]')
+        await asyncio.sleep(3)
+        worker = act.worker("one")
+        assert (worker.label, worker.slots, worker.incarnation) == ("new", 3, before + 1)
+
+    play(scene, {}, pool={"workers_file": path}, ready=False)

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from router.settings.pools import WorkerSettings
+from router.settings.workers import WorkerSettings
 from tests.shell.live import ADMIN, CHAT, QUIET, STREAM, Live, play
 from tests.shell.puppet import ROLE, streaming, word
 
