@@ -159,10 +159,11 @@ class Journey:
         """A leg of a split request failed before commit."""
         self._handover.failed(leg, failure.value)
 
-    def reprefill(self, failure: Failure) -> None:
-        """The prompt is prefilled again."""
+    def tried_again(self, failure: Failure, *, prefilled: bool) -> None:
+        """A leg failed, and the request begins again; `prefilled`: its prompt was sent to be computed."""
         self.retried(failure)
-        self._handover.prefilled_again(failure.value)
+        if prefilled:
+            self._handover.prefilled_again(failure.value)
 
     def pool_expired(self) -> None:
         """No decode worker had room in time."""

@@ -73,7 +73,7 @@ class Legs:
             raise ConnectFailed("The worker left just now.")
         outgoing = outgoing if outgoing is not None else own(job)
         with await self._sender.open(job, member, journey, outgoing) as exchange:
-            leg = _Leg(job, held, responder, journey, member, exchange, outgoing.by)
+            leg = _Leg(job, held, responder, journey, member, exchange, outgoing)
             kind = _content_type(exchange.headers)
             if job.request.api.generates and kind.startswith(b"text/event-stream"):
                 await self._stream(leg)
@@ -146,7 +146,8 @@ class Legs:
     def _deadlines(self, leg: _Leg) -> StreamDeadlines:
         timeouts = self._settings.timeouts
         return StreamDeadlines(
-            first_event_by=leg.by,
+            first_event_by=leg.outgoing.by,
+            first_event_phase=leg.outgoing.phase,
             comments_commit_at=leg.job.call.arrived + timeouts.comment_commit_s,
             idle_s=timeouts.idle_s,
             idle_lost_worker_s=timeouts.idle_lost_worker_s,
@@ -173,7 +174,10 @@ class Legs:
     async def _whole(self, leg: _Leg) -> None:
         """Reads all of it before the client sees any, so that a broken answer can be had elsewhere."""
         request = leg.job.request
-        data = await leg.exchange.read_all(max_bytes=_MAX_ANSWER_BYTES, until=leg.by)
+        outgoing = leg.outgoing
+        data = await leg.exchange.read_all(
+            max_bytes=_MAX_ANSWER_BYTES, until=outgoing.by, phase=outgoing.phase
+        )
         facts = read_answer(request.api, data)
         if facts.aborted or (facts.error is not None and leg.exchange.status < 300 and request.api.generates):
             error = UpstreamBroken("The worker aborted its answer.")
@@ -195,7 +199,7 @@ class Legs:
 
     async def _raw(self, leg: _Leg) -> None:
         """Audio, images and the like: passed on as it comes, once its first bytes are there."""
-        data = await leg.exchange.read(leg.by, "total")
+        data = await leg.exchange.read(leg.outgoing.by, leg.outgoing.phase)
         leg.job.release()
         leg.journey.committed(leg.exchange.status)
         await leg.responder.start(leg.exchange.status, self._headers(leg))
@@ -226,7 +230,7 @@ class _Leg:
     journey: Journey
     member: Member
     exchange: Exchange
-    by: float
+    outgoing: Outgoing
 
 
 def _content_type(headers: Sequence[Header]) -> bytes:

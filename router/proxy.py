@@ -8,11 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
-
-from msgspec import structs
 
 from router.admission import Admission, Job
 from router.api.errors import error_body, error_headers
@@ -80,8 +77,6 @@ class Proxy:
         self._telemetry = telemetry
         self._bounds = bounds
         self._retries = retries
-        self.on_model_unknown: Callable[[str], None] = _nobody
-        """Told the name of a worker that does not serve a model that it was believed to serve."""
 
     async def serve(self, call: Call, responder: Responder) -> None:
         """One call from its head to its last byte. Errors become answers; only CancelledError comes out."""
@@ -190,15 +185,8 @@ class Proxy:
 
     def _elsewhere(self, job: Job, failed: LegFailed) -> Request | None:
         """The same request for another worker; None when there is none that could do better."""
-        request = job.request
         pool = job.dispatcher.pool
-        avoid = request.avoid | {failed.worker}
-        if failed.failure is Failure.MODEL_UNKNOWN:
-            pool.roster.lose_model(failed.worker, request.model)
-            self.on_model_unknown(failed.worker)
-        elif failed.failure is Failure.TOO_LONG:
-            avoid |= pool.roster.no_longer_than(failed.worker, request.model)
-        elsewhere = structs.replace(request, attempt=request.attempt + 1, avoid=avoid)
+        elsewhere = self._retries.elsewhere(job.request, failed, pool.roster)
         return elsewhere if pool.candidates(elsewhere) else None
 
     async def _give_up(self, job: Job, responder: Responder, journey: Journey, failed: LegFailed) -> None:
@@ -230,7 +218,3 @@ class Proxy:
             return
         headers = [*error_headers(error), (b"x-request-id", call.id.encode())]
         await responder.answer(error.status, headers, error_body(error, call.route.error_api))
-
-
-def _nobody(worker: str) -> None:
-    """Nobody listens yet."""

@@ -60,7 +60,7 @@ class StreamDeadlines:
     """Times and patience of one stream, in seconds; the first two are absolute.
 
     Attributes:
-    first_event_by: the first data event must have come.
+    first_event_by: the first data event must have come; first_event_phase: what that deadline is called.
     comments_commit_at: an engine comment after this time commits.
     idle_s: between two events; idle_lost_worker_s: the same once the worker is known to be lost.
     keep_alive_s: silence after which the router writes a comment of its own; None: never.
@@ -71,6 +71,7 @@ class StreamDeadlines:
     idle_s: float
     idle_lost_worker_s: float
     keep_alive_s: float | None
+    first_event_phase: str = "first_event"
 
 
 class StreamRelay:
@@ -159,8 +160,9 @@ class StreamRelay:
                 return b"".join(held_back)
 
     async def _read_first(self) -> bytes:
+        deadlines = self._deadlines
         try:
-            return await self._exchange.read(self._deadlines.first_event_by, "first_event")
+            return await self._exchange.read(deadlines.first_event_by, deadlines.first_event_phase)
         except DeadlineExceeded as error:
             if not self._lost:
                 raise

@@ -1,11 +1,22 @@
-"""How often requests may be tried again: by the settings, and by the budget that all of them share."""
+"""How often requests may be tried again, by the settings and by the budget that all of them share, and where.
+
+Separate from the tables of `core.retry`, which know of one request, and from the two ways in which a request
+is served, whole and split, which both ask here.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import ExitStack
+
+from msgspec import structs
 
 from router.admission import Job
 from router.core.budget import RetryBudget
+from router.core.request import Request
+from router.core.retry import Failure
+from router.core.roster import Roster
+from router.sending import LegFailed
 from router.settings.timeouts import RetrySettings
 
 
@@ -15,6 +26,8 @@ class Retries:
     def __init__(self, settings: RetrySettings, budget: RetryBudget) -> None:
         self._settings = settings
         self.budget = budget
+        self.on_model_unknown: Callable[[str], None] = _nobody
+        """Told the name of a worker that does not serve a model that it was believed to serve."""
 
     def allowed(self, job: Job) -> int | None:
         """Tries of this request in all; None leaves it to the kinds of failure."""
@@ -26,3 +39,18 @@ class Retries:
             return False
         taken.callback(self.budget.give)
         return True
+
+    def elsewhere(self, request: Request, failed: LegFailed, roster: Roster) -> Request:
+        """The same request for other workers of this roster than the one that failed, and than those that
+        would fail alike."""
+        avoid = request.avoid | {failed.worker}
+        if failed.failure is Failure.MODEL_UNKNOWN:
+            roster.lose_model(failed.worker, request.model)
+            self.on_model_unknown(failed.worker)
+        elif failed.failure is Failure.TOO_LONG:
+            avoid |= roster.no_longer_than(failed.worker, request.model)
+        return structs.replace(request, attempt=request.attempt + 1, avoid=avoid)
+
+
+def _nobody(worker: str) -> None:
+    """Nobody listens yet."""

@@ -5,7 +5,7 @@ Separate from what is done with the answer: a prefill leg is read whole and kept
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -14,7 +14,7 @@ from router.admission import Job
 from router.api.headers import Header, for_client, for_worker
 from router.core.errors import RouterError, UpstreamBroken, UpstreamError
 from router.core.lease import Outcome
-from router.core.retry import OUTCOMES, Failure, failure_of_error, failure_of_status
+from router.core.retry import OF_A_HANDLE, OUTCOMES, Failure, failure_of_error, failure_of_status
 from router.dispatch.dispatcher import outcome_of
 from router.fleet import Member
 from router.journey import Journey
@@ -58,7 +58,8 @@ class LegFailed(Exception):
         super().__init__(reason)
         self.failure = failure
         self.worker = worker
-        self.outcome: Outcome = outcome_of(error) if error is not None else OUTCOMES[failure]
+        told = error is not None and failure not in OF_A_HANDLE
+        self.outcome: Outcome = outcome_of(error) if told else OUTCOMES[failure]
         self.answer = answer
         self.error = error
         self.reason = reason
@@ -102,7 +103,7 @@ class Outgoing:
         headers: that come on top of the client's.
         by: absolute time (s) of the first data event of a stream, and of the whole answer otherwise.
         phase: what that deadline is called when it runs out.
-        once, sent_by: see `WireRequest`.
+        once, sent_by, on_sending: see `WireRequest`.
     """
 
     body: bytes | AsyncIterator[bytes]
@@ -111,6 +112,7 @@ class Outgoing:
     headers: Sequence[Header] = ()
     once: bool = False
     sent_by: float | None = None
+    on_sending: Callable[[], None] | None = None
 
 
 def own(job: Job) -> Outgoing:
@@ -151,6 +153,7 @@ class Sender:
             job.content_length,
             once=outgoing.once,
             sent_by=outgoing.sent_by,
+            on_sending=outgoing.on_sending,
         )
         try:
             exchange = await self._upstream.open(
@@ -162,14 +165,14 @@ class Sender:
         journey.responded(member.name, exchange.status)
         if exchange.status >= 400:
             with exchange:
-                await self._refused(job, member, exchange, outgoing.by)
+                await self._refused(job, member, exchange, outgoing)
         return exchange
 
-    async def _refused(self, job: Job, member: Member, exchange: Exchange, by: float) -> None:
+    async def _refused(self, job: Job, member: Member, exchange: Exchange, outgoing: Outgoing) -> None:
         """An engine's own error status: which kind it is decides whether another worker may do better."""
         if exchange.status > _LAST_STATUS:
             raise UpstreamBroken(f"The worker answered with {exchange.status}, which is no HTTP status.")
-        body = await exchange.read_all(max_bytes=_MAX_REFUSAL_BYTES, until=by)
+        body = await exchange.read_all(max_bytes=_MAX_REFUSAL_BYTES, until=outgoing.by, phase=outgoing.phase)
         answer = EngineAnswer(exchange.status, for_client(exchange.headers, whole=True), body)
         failure = failure_of_status(exchange.status) or Failure.SERVER_ERROR
         if exchange.status in (401, 403) and member.key is not None:

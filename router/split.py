@@ -24,11 +24,11 @@ from router.core.request import Request
 from router.core.retry import Again, Failure, Leg, SplitTries
 from router.core.split_rule import Refusal, Where, Whole
 from router.dispatch import Held
-from router.fleet import Fleet
+from router.fleet import Fleet, Member
 from router.journey import Journey
 from router.leg import Legs
 from router.peers import Peers
-from router.prefill_leg import PrefillLegs
+from router.prefill_leg import PrefilledMeanwhile, PrefillLegs
 from router.releases import Abandoned, Releases
 from router.retries import Retries
 from router.sending import NOT_TAKEN, LegFailed, Outgoing, as_failure
@@ -53,12 +53,16 @@ class _Prefilled:
     due: Due
     shown: bool = False
 
+    def show(self) -> None:
+        self.shown = True
+
 
 @dataclass(slots=True, eq=False)
 class _Course:
     """What the attempts of one request share.
 
     Attributes:
+        taken: of the budget of tries that all requests share; given back when it is closed.
         handle_missing: prefills are answered well and bring no handle, again and again.
     """
 
@@ -67,6 +71,7 @@ class _Course:
     responder: Responder
     journey: Journey
     tries: SplitTries
+    taken: ExitStack
     handle_missing: bool = False
 
 
@@ -106,9 +111,9 @@ class Splits:
             RouterError: it cannot be placed, or it failed after the commit.
         """
         tries = SplitTries(allowed=self._retries.allowed(job))
-        course = _Course(job, topology, responder, journey, tries)
         failed: LegFailed | None = None
         with ExitStack() as taken:
+            course = _Course(job, topology, responder, journey, tries, taken)
             while not self._goes_whole(course, failed):
                 try:
                     result = await self._once(course)
@@ -120,7 +125,7 @@ class Splits:
                     return True
                 leg, failed = result
                 journey.leg_failed(leg.value, failed.failure)
-                self._prepare(course, leg, failed, taken)
+                self._prepare(course, leg, failed)
         return False
 
     def _goes_whole(self, course: _Course, failed: LegFailed | None) -> bool:
@@ -135,34 +140,36 @@ class Splits:
             journey.split_refused(decision.why)
             raise failed or decision.error()
         _serve_whole(job, course.topology, decision)
+        if failed is not None and not job.dispatcher.pool.candidates(job.request):
+            raise failed  # the client learns what went wrong, not that nobody is left to try
         journey.unsplit(decision.why)
         return True
 
-    def _prepare(self, course: _Course, leg: Leg, failed: LegFailed, taken: ExitStack) -> None:
-        """Makes ready for the next course. Raises the failure when there is none."""
-        # A prefill without a handle is tried again once; after that it is the way of the engine.
-        course.handle_missing = failed.failure is Failure.NO_HANDLE and course.tries.new_prefills > 0
-        again = course.tries.after(leg, failed.failure)
-        late = course.topology.now() >= course.job.answer_by
-        if late or (
-            not course.handle_missing and not (again is not Again.GIVE_UP and self._retries.take(taken))
-        ):
-            raise failed
-        course.journey.reprefill(failed.failure)
-        job, topology = course.job, course.topology
+    def _prepare(self, course: _Course, leg: Leg, failed: LegFailed) -> None:
+        """Makes ready for the next try. Raises the failure when there is none."""
+        job, topology, failure = course.job, course.topology, failed.failure
         pool = topology.prefill.pool if leg is Leg.PREFILL else topology.decode.pool
-        request = structs.replace(job.request, attempt=job.request.attempt + 1)
-        elsewhere = structs.replace(request, avoid=request.avoid | {failed.worker})
+        elsewhere = self._retries.elsewhere(job.request, failed, pool.roster)
+        others = bool(pool.candidates(structs.replace(elsewhere, split=leg is Leg.PREFILL)))
+        again = course.tries.after(leg, failure)
+        if topology.now() >= job.answer_by or (failure is Failure.TOO_LONG and not others):
+            raise failed
+        if failure is Failure.NO_HANDLE and (again is Again.GIVE_UP or not others):
+            course.handle_missing = True  # nobody has one for it: that is the way of these engines
+        elif again is Again.GIVE_UP or not self._retries.take(course.taken):
+            raise failed
+        course.journey.tried_again(failure, prefilled=again is Again.NEW_PREFILL)
         # A pair that failed rests anyway, so the only decode worker there is need not be avoided as well.
-        avoided = leg is Leg.PREFILL or bool(pool.candidates(structs.replace(elsewhere, split=False)))
-        job.request = elsewhere if avoided else request
+        avoid = elsewhere.avoid if others or leg is Leg.PREFILL else job.request.avoid
+        job.request = structs.replace(elsewhere, avoid=avoid)
 
     async def _once(self, course: _Course) -> Failed | None:
         """One course. Returns which leg failed before commit, None when the request was answered."""
         job, topology, journey = course.job, course.topology, course.journey
         job.request = structs.replace(job.request, split=True)
         journey.submitted(job.request)
-        journey.split()
+        if not job.request.attempt:
+            journey.split()
         if topology.connector.concurrent:
             return await self._together.run(job, topology, course.responder, journey)
         return await self._in_turn(course)
@@ -184,8 +191,7 @@ class Splits:
             try:
                 return await self._decode(course, prefilled)
             finally:
-                if not prefilled.shown and prefilled.times.held_until < math.inf:
-                    self._releases.abandon(_abandoned(prefilled))
+                self._abandon(prefilled)
 
     async def _prefill(self, course: _Course, held: Held) -> _Prefilled:
         job, topology = course.job, course.topology
@@ -197,16 +203,19 @@ class Splits:
         due = topology.deadlines.prefill_by(topology.now(), job.answer_by, streamed=job.request.stream)
         try:
             handle = await self._prefills.run(job, topology.connector, member, pairing, course.journey, due)
+        except PrefilledMeanwhile as late:
+            self._abandon(_prefilled(course, held, member, late.handle, pairing))
+            raise
         except LegFailed as error:
             if error.failure is Failure.NO_HANDLE:
                 _strand(topology, lease, topology.deadlines.handover(topology.now()))
             raise
-        ready = topology.now()
-        times = topology.deadlines.handover(ready)
-        held.progress(generated_tokens=1, prompt_tokens=handle.prompt_tokens)
-        due = topology.deadlines.transfer_by(times, job.answer_by, streamed=job.request.stream)
-        handover = Handover(lease, member.worker.revision, ready, times.overdue, due.at)
-        return _Prefilled(topology, handover, handle, pairing, times, due)
+        return _prefilled(course, held, member, handle, pairing)
+
+    def _abandon(self, prefilled: _Prefilled) -> None:
+        """Nobody will show the handle to a decode engine any more."""
+        if not prefilled.shown and prefilled.times.held_until < math.inf:
+            self._releases.abandon(_abandoned(prefilled))
 
     async def _decode(self, course: _Course, prefilled: _Prefilled) -> Failed | None:
         """The decode leg, at another worker when the first took no connection."""
@@ -220,20 +229,20 @@ class Splits:
                 if isinstance(error, DeadlineExceeded) and prefilled.due.wait is not Wait.TRANSFER:
                     message = "The request waited for a decode worker until its own time was over."
                     raise DeadlineExceeded(message, phase=prefilled.due.wait.value, sent=True) from None
-                if failed is None:
+                if isinstance(error, DeadlineExceeded):
                     journey.pool_expired()
-                    failed = LegFailed(Failure.HANDLE_EXPIRED, "", error=error)
-                return Leg.DECODE, failed
+                return Leg.DECODE, failed or LegFailed(Failure.HANDLE_EXPIRED, "", error=error)
             with held:
                 journey.placed(held, topology.decode.pool)
                 failed = await self._decode_leg(course, prefilled, held)
                 if failed is None:
                     return None
-                if failed.failure is not Failure.NEVER_SENT:
+                if prefilled.shown or failed.failure is not Failure.NEVER_SENT:
                     self._settle_failed(held, failed, prefilled)
                     return Leg.DECODE, failed
                 held.hand_back(failed.outcome, failed.reason)
-            if course.tries.after(Leg.DECODE, Failure.NEVER_SENT) is not Again.OTHER_WORKER:
+            again = course.tries.after(Leg.DECODE, Failure.NEVER_SENT)
+            if again is Again.GIVE_UP or not self._retries.take(course.taken):
                 return Leg.DECODE, failed
             journey.returned()
             avoid = request.avoid | {failed.worker}
@@ -244,26 +253,41 @@ class Splits:
         leg = topology.connector.decode_leg(job.held.data, prefilled.pairing, prefilled.handle)
         due = topology.deadlines.answer_by(topology.now(), job.answer_by, streamed=job.request.stream)
         sent_by = prefilled.times.dispatch_by if prefilled.times.dispatch_by < math.inf else None
-        outgoing = Outgoing(leg.body, due.at, due.wait.value, leg.headers, once=True, sent_by=sent_by)
-        prefilled.shown = True
+        outgoing = Outgoing(
+            leg.body,
+            due.at,
+            due.wait.value,
+            leg.headers,
+            once=True,
+            sent_by=sent_by,
+            on_sending=prefilled.show,
+        )
         try:
             await self._legs.run(job, held, course.responder, journey, outgoing)
         except (LegFailed, UpstreamError) as error:
             if journey.first_event_at is not None:
                 raise
-            failed = as_failure(error, held.lease.worker)
-            prefilled.shown = failed.failure is not Failure.NEVER_SENT
-            return failed
+            return as_failure(error, held.lease.worker)
         return None
 
     def _settle_failed(self, held: Held, failed: LegFailed, prefilled: _Prefilled) -> None:
         """The handle was shown and its KV not read, as far as anybody knows: it may stay at the producer
-        until the lease there ends."""
-        if failed.failure not in NOT_TAKEN:
-            held.settle(failed.outcome, failed.reason)
-            return
-        held.settle(Outcome.HANDOVER, failed.reason)
-        _strand(prefilled.topology, prefilled.handover.prefill, prefilled.times)
+        until the lease there ends. So it does when a key was refused, before anybody read the request."""
+        taken = failed.failure not in NOT_TAKEN or not prefilled.shown
+        held.settle(failed.outcome if taken else Outcome.HANDOVER, failed.reason)
+        if prefilled.shown and (not taken or failed.failure is Failure.KEY_REFUSED):
+            _strand(prefilled.topology, prefilled.handover.prefill, prefilled.times)
+
+
+def _prefilled(course: _Course, held: Held, member: Member, handle: Handle, pairing: Pairing) -> _Prefilled:
+    """The prefill leg has just answered."""
+    job, topology = course.job, course.topology
+    ready = topology.now()
+    times = topology.deadlines.handover(ready)
+    held.progress(generated_tokens=1, prompt_tokens=handle.prompt_tokens)
+    due = topology.deadlines.transfer_by(times, job.answer_by, streamed=job.request.stream)
+    handover = Handover(held.lease, member.worker.revision, ready, times.overdue, due.at)
+    return _Prefilled(topology, handover, handle, pairing, times, due)
 
 
 def _strand(topology: Topology, lease: Lease, times: HandoverTimes) -> None:

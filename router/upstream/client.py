@@ -34,6 +34,7 @@ class WireRequest:
         content_length: of an iterated body when it is known; None sends it in chunks.
         once: not a byte of it may leave twice, so a reused connection that turns out closed ends it.
         sent_by: absolute time (s) by which its last byte must have left; None: as long as bytes leave.
+        on_sending: called when its first byte has left.
     """
 
     method: bytes
@@ -43,6 +44,20 @@ class WireRequest:
     content_length: int | None = None
     once: bool = False
     sent_by: float | None = None
+    on_sending: Callable[[], None] | None = None
+
+
+class AnsweredMeanwhile(asyncio.CancelledError):
+    """Cancelled, in the very turn in which the answer came: whoever must know what it was finds it here.
+
+    Attributes:
+        status, body: of the whole answer.
+    """
+
+    def __init__(self, status: int, body: bytes) -> None:
+        super().__init__()
+        self.status = status
+        self.body = body
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +113,7 @@ class Upstream:
             UpstreamBroken: bytes came, but no head of an HTTP answer.
             DeadlineExceeded: of `phase`, of "connect", or of "write" when the worker takes no bytes.
             BadRequest: the request cannot be written down as HTTP.
+            AnsweredMeanwhile: cancelled, and the whole answer was there.
         """
         if self._closed:
             raise Overloaded("The router is shutting down.")
@@ -160,19 +176,29 @@ class Upstream:
         else:
             wire.ask(head, b"")
             self._upload(wire, request)
-        decoder = wire.decoder
+        if request.on_sending is not None and wire.error is None:
+            request.on_sending()
         too_late = self._watch_sending(wire, request.sent_by)
         try:
-            while not decoder.head_done:
-                if wire.error is not None:
-                    raise wire.error
-                await wire.wait(headers_by, phase)
+            await self._head(wire, headers_by, phase)
         finally:
             if too_late is not None:
                 too_late.cancel()
-        if wire.upload is not None and decoder.status >= 300:
+        if wire.upload is not None and wire.decoder.status >= 300:
             wire.upload.stop()
         return Exchange(wire, self._settle)
+
+    async def _head(self, wire: Wire, headers_by: float | None, phase: str) -> None:
+        decoder = wire.decoder
+        while not decoder.head_done:
+            if wire.error is not None:
+                raise wire.error
+            try:
+                await wire.wait(headers_by, phase)
+            except asyncio.CancelledError:
+                if decoder.complete:
+                    raise AnsweredMeanwhile(decoder.status, decoder.take()) from None
+                raise
 
     def _watch_sending(self, wire: Wire, sent_by: float | None) -> asyncio.TimerHandle | None:
         if sent_by is None or wire.all_sent:
