@@ -42,7 +42,7 @@ class Unsplit(enum.Enum):
     SHORT = "short"
     """Its prefill takes less time than the transfer is worth, and some worker may do both."""
     NO_PREFILL = "no_prefill"
-    """No prefill worker is alive."""
+    """No prefill worker is alive, or none whose KV a decode worker could take now."""
 
 
 class Where(enum.Enum):
@@ -77,7 +77,8 @@ class SplitFacts:
         traits: what its body asks for that no two engines can do together.
         pinned: on which side the owner of its stored response is, None for a request that has none.
         handle_missing: its prefill leg was answered well and brought no handle.
-        prefill_ready, decode_ready: somebody of that role is alive.
+        prefill_ready: a prefill worker is alive whose KV somebody could take now.
+        decode_ready: a decode worker is alive.
         may_do_both: a ready worker may prefill and decode.
         sequences_on_handle: the connector gives every sequence a handle of its own (SGLang's rooms).
         prefill_takes_whole, decode_takes_whole: an engine of that role serves a request without a partner.
@@ -126,8 +127,9 @@ class Refusal:
                 f"This request cannot be split into prefill and decode ({_IN_WORDS[self.why]}), and no "
                 f"worker of this model serves a request whole."
             )
+        words = _IN_WORDS[self.why]
         return NoWorker(
-            f"{_IN_WORDS[self.why].capitalize()}, and no worker may serve the request whole.",
+            f"{words[0].upper()}{words[1:]}, and no worker may serve the request whole.",
             retry_after_s=_RETRY_AFTER_S,
         )
 
@@ -142,10 +144,13 @@ _IN_WORDS: dict[Unsplit, str] = {
     Unsplit.BEAM_SEARCH: "it asks for a beam search",
     Unsplit.TRUNCATED: "it has its prompt truncated",
     Unsplit.SHORT: "its prompt is short",
-    Unsplit.NO_PREFILL: "no prefill worker is alive",
+    Unsplit.NO_PREFILL: "no prefill worker can hand KV over now",
 }
 OF_THE_BODY = (Unsplit.PROMPT_LOGPROBS, Unsplit.BEAM_SEARCH, Unsplit.TRUNCATED)
 """Reasons that a request carries in its own body."""
+
+_NEED_A_PREFILL = frozenset({Unsplit.NO_HANDLE, Unsplit.NO_PREFILL})
+"""Reasons that lie in the prefill workers: strict mode refuses what they keep from being split."""
 
 _LASTING = frozenset({Unsplit.STORED, Unsplit.SEQUENCES, *OF_THE_BODY})
 
@@ -210,7 +215,7 @@ class SplitRule:
         return None
 
     def _whole(self, why: Unsplit, places: tuple[Where, ...], facts: SplitFacts) -> Whole | Refusal:
-        if why is Unsplit.NO_PREFILL and self.fallback is Fallback.STRICT:
+        if why in _NEED_A_PREFILL and self.fallback is Fallback.STRICT:
             return Refusal(why, lasting=False)
         if facts.pinned is not None:
             places = (facts.pinned,)

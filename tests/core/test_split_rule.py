@@ -117,7 +117,10 @@ def test_strict_mode_refuses_what_needs_a_prefill_worker_and_nothing_else() -> N
     assert refusal == Refusal(Unsplit.NO_PREFILL, lasting=False)
     assert isinstance(refusal.error(), NoWorker)
     assert refusal.error().retry_after_s is not None
-    assert refusal.error().message == "No prefill worker is alive, and no worker may serve the request whole."
+    assert refusal.error().message == (
+        "No prefill worker can hand KV over now, and no worker may serve the request whole."
+    )
+    assert strict.decide(facts(handle_missing=True)) == Refusal(Unsplit.NO_HANDLE, lasting=False)
     for fields in ({"sequences": 2}, {"generates": False}, {"prompt_tokens": 5, "may_do_both": True}):
         assert isinstance(strict.decide(facts(prefill_ready=False, **fields)), Whole)
 
