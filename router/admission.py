@@ -132,7 +132,7 @@ class Admission:
         )
         call.received = self._now()
         body = parse_body(held.data, call.route.api)
-        dispatcher = self.dispatcher_for(body.model)
+        dispatcher, topology = self._where(body, trusted=call.client.trusted)
         data, hide_usage = self._for_engine(body, trusted=call.client.trusted)
         if data is not held.data:
             held.keep(data)
@@ -148,7 +148,7 @@ class Admission:
             hide_usage=hide_usage,
             choices=body.choices,
             log_salt=self.log_salt,
-            topology=self._topology(dispatcher, body, trusted=call.client.trusted),
+            topology=topology,
             traits=body.split_traits,
         )
 
@@ -169,11 +169,16 @@ class Admission:
         by = self._now() + self._timeouts.total_s
         return Job(call, request, dispatcher, held, by, form.pieces(), form.content_length)
 
-    def _topology(self, dispatcher: Dispatcher, body: Body, *, trusted: bool) -> Topology | None:
-        """How the model is served. Whoever may hand over KV by hand, and does, is not helped doing so."""
-        if trusted and "kv_transfer_params" in body.control_fields:
-            return None
-        return self._fleet.topology_for(dispatcher)
+    def _where(self, body: Body, *, trusted: bool) -> tuple[Dispatcher, Topology | None]:
+        """The pool for a request, and how its model is served. Raises as `dispatcher_for` does.
+
+        Whoever may hand KV over by hand, and does, is not helped doing so: each leg goes to its own side.
+        """
+        dispatcher = self.dispatcher_for(body.model)
+        topology = self._fleet.topology_for(dispatcher)
+        if topology is not None and trusted and "kv_transfer_params" in body.control_fields:
+            return topology.prefill if body.keeps_kv else topology.decode, None
+        return dispatcher, topology
 
     def _stored(self, call: Call, held: HeldBody) -> Job:
         """An object that one worker holds. Raises NotFound when nobody does."""

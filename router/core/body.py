@@ -222,6 +222,13 @@ class Body:
         return (*found, "vllm_xargs") if nested else tuple(found)
 
     @property
+    def keeps_kv(self) -> bool:
+        """Whether it asks an engine to keep its KV for another one: the first leg of a client that hands KV
+        over by itself."""
+        value = look(self._fields.kv_transfer_params)
+        return isinstance(value, dict) and value.get("do_remote_decode") is True
+
+    @property
     def key(self) -> PromptKey | None:
         """The canonical prompt key, not yet built; None for a call without a prompt."""
         fields = self._fields

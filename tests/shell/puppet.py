@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -65,7 +66,11 @@ def failure_event(status: int) -> bytes:
 
 @dataclass(eq=False)
 class Ask:
-    """One request at the engine, and the ways to answer it."""
+    """One request at the engine, and the ways to answer it.
+
+    Attributes:
+        number: in the order in which all engines of the process were asked.
+    """
 
     method: str
     path: str
@@ -76,6 +81,7 @@ class Ask:
     left: asyncio.Event = field(default_factory=asyncio.Event)
     left_at: float | None = None
     ended: bool = False
+    number: int = field(default_factory=itertools.count().__next__)
 
     def header(self, name: str) -> str | None:
         return next((value for key, value in self.headers if key == name), None)
@@ -184,7 +190,8 @@ class Puppet:
     Attributes:
         asks: what came, without probes and scrapes; probes: (path, time) of those.
         metrics: the text of /metrics, None answers 404.
-        health: status of /health. models: name to longest context.
+        health: status of /health. models: name to longest context. version, root: of the engine and of its
+        model; None says nothing.
         at_head: a request is served when its head is there, its body still coming.
         mute_probes: probes and scrapes get no answer.
     """
@@ -199,6 +206,8 @@ class Puppet:
         self.metrics: str | None = ""
         self.health = 200
         self.models: dict[str, int | None] = {MODEL: None}
+        self.version: str | None = None
+        self.root: str | None = None
         self.at_head = False
         self.mute_probes = False
         self.tasks: set[asyncio.Task[None]] = set()
@@ -252,8 +261,13 @@ class Puppet:
         if path == "/metrics" and self.metrics is not None:
             return 200, self.metrics.encode()
         if path == "/v1/models":
-            cards = [{"id": name, "max_model_len": length} for name, length in self.models.items()]
+            cards = [
+                {"id": name, "root": self.root, "max_model_len": length}
+                for name, length in self.models.items()
+            ]
             return 200, json.dumps({"object": "list", "data": cards}).encode()
+        if path == "/version" and self.version is not None:
+            return 200, json.dumps({"version": self.version}).encode()
         return 404, b'{"detail":"Not Found"}'
 
     async def aclose(self) -> None:
