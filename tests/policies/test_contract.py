@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
-from router.core.policy import Commits
 from router.core.engine_stats import EngineStats
+from router.core.policy import Commits
 from router.core.worker import Role, StepModel, WorkerView
 from router.policies import POLICIES, Shape
 from tests.policies.examples import NOW, FrozenWorker, Server, idle, place, policy, request, varied, worker

@@ -21,6 +21,8 @@ every_parameter = pytest.mark.parametrize(
 
 def test_the_names_are_those_of_the_design() -> None:
     assert set(POLICIES) == {
+        "balance_route_0",
+        "balance_route_h",
         "random",
         "round_robin",
         "least_requests",

@@ -1,0 +1,53 @@
+"""The loads of a barrier group over the steps ahead, from what is expected of each resident.
+
+Separate from the policy because it is the hot loop of a round: one visit to each resident, then sums. Source:
+BalanceRoute, arXiv 2605.06113, which names projection and envelope. That a resident is taken to be there up
+to its expected steps and gone after them is ours; weighing each step by its chance of being reached instead
+would cost a product for every resident and step, 40,000 of them at 500 residents.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import accumulate, islice
+from operator import add, mul, sub
+
+from router.core.predict_survival import TABLE_SHIFT
+from router.core.worker import WorkerView
+from router.policies.barrier import Unit, residents_of
+
+Steps = tuple[bytes, int]
+"""`Outlook.table` and `Outlook.beyond` of a resident: in how many of the steps 0 to H it is still there."""
+
+
+def project(member: WorkerView, tables: Mapping[str, Steps], count: int, unit: Unit) -> list[float]:
+    """Loads of one worker at the first `count` of the steps 0 to H. A resident grows by a token a step, for
+    each of its sequences, while it is there.
+
+    Args:
+        tables: by request id; a resident without one stays, as do those that nobody names.
+    """
+    tokens = [0] * count  # by the number of steps after which its holder is gone
+    sequences = [0] * count
+    for lease in residents_of(member) or ():
+        request = lease.request
+        written, width = lease.generated_tokens, request.sequences
+        # As Outlook.steps, written out: this is read for each resident in each round.
+        try:
+            table, beyond = tables[request.id]
+        except KeyError:
+            continue
+        try:
+            steps = table[(written if width == 1 else written // width) >> TABLE_SHIFT]
+        except IndexError:
+            steps = beyond
+        if steps < count:
+            tokens[steps] += lease.prompt_tokens + written
+            sequences[steps] += width
+    held = accumulate(islice(tokens, 1, None), sub, initial=member.kv_tokens)
+    running = accumulate(islice(sequences, 1, None), sub, initial=member.sequences)
+    beside = unit.tokens_per_sequence
+    loads: list[float] = list(map(add, held, map(mul, range(beside, beside + count), running)))
+    if unit.per_token == 1.0 and not unit.base:
+        return loads
+    return [unit.base + unit.per_token * load for load in loads]
