@@ -11,9 +11,8 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from benchmarks import micro, mock_lag, policies, streams_memory
+from benchmarks import micro, mock_lag, policies, rounds, streams_memory
 from benchmarks.verdict import Verdict, print_verdicts, write_json
-from router.policies import POLICIES
 
 
 def decisions(*, quick: bool) -> list[Verdict]:
@@ -21,9 +20,14 @@ def decisions(*, quick: bool) -> list[Verdict]:
     sizes = {8: policies.BOUNDS_US[8]} if quick else policies.BOUNDS_US
     return [
         Verdict(f"{name}, {size} workers", policies.median_us(name, policies.busy(size)), "µs", bound)
-        for name in POLICIES
+        for name in policies.ONE_AT_A_TIME
         for size, bound in sizes.items()
     ]
+
+
+def batches(*, quick: bool) -> list[Verdict]:
+    """One round of every policy that sees all waiting requests."""
+    return rounds.measure(quick=quick)
 
 
 def memory(*, quick: bool) -> list[Verdict]:
@@ -41,6 +45,7 @@ def mock(*, quick: bool) -> list[Verdict]:
 BENCHMARKS: dict[str, Callable[..., Sequence[Verdict]]] = {
     "parts": parts,
     "policies": decisions,
+    "rounds": batches,
     "mock": mock,
     "memory": memory,
 }

@@ -17,10 +17,13 @@ from router.core.engine_stats import EngineStats
 from router.core.policy import Commits, Policy
 from router.core.request import Request
 from router.core.worker import StepModel, Worker
-from router.policies import POLICIES, build
+from router.policies import POLICIES, Shape, build
 
 BOUNDS_US = {8: 20.0, 64: 60.0, 256: 250.0}
 """Microseconds that the median of pick() and committed() may take, by number of workers."""
+
+ONE_AT_A_TIME = [spec.name for spec in POLICIES.values() if spec.shape is Shape.ONE]
+"""The others decide in rounds: `benchmarks.rounds`."""
 
 _NOW = 1000.0
 _DECISIONS = 100
@@ -96,7 +99,7 @@ def _round_us(policy: Policy, workers: Sequence[Worker], work: Sequence[Request]
 def main() -> None:
     print("pick + committed, median in microseconds")
     print(f"{'policy':<18}" + "".join(f"{f'{n} busy':>10}{f'{n} idle':>10}" for n in BOUNDS_US))
-    for name in POLICIES:
+    for name in ONE_AT_A_TIME:
         cells = [median_us(name, pool(n)) for n in BOUNDS_US for pool in (busy, idle)]
         print(f"{name:<18}" + "".join(f"{cell:>10.1f}" for cell in cells))
     print(f"{'bound':<18}" + "".join(f"{bound:>10.0f}" * 2 for bound in BOUNDS_US.values()))
