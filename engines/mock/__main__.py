@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import uvicorn
 
 from engines.mock.server import EngineServer, Fleet
-from engines.mock.settings import MockSettings, SettingsError
+from engines.mock.settings import KV_CONNECTORS, MockSettings, SettingsError
 from engines.model.specs import GPUS, MODELS
 
 _LEVELS = ("debug", "info", "warning", "error")
@@ -36,6 +36,7 @@ def parser() -> argparse.ArgumentParser:
     _place(command)
     _model(command, default)
     _batch(command, default)
+    _handover(command, default)
     _server(command, default)
     return command
 
@@ -52,8 +53,6 @@ def _model(command: argparse.ArgumentParser, default: MockSettings) -> None:
     command.add_argument("--gpu", default=default.gpu, help=f"one of {', '.join(GPUS)}")
     command.add_argument("--served-model-name", help="name on the wire; without it the model's")
     command.add_argument("--dialect", default=default.dialect, help="vllm or sglang")
-    command.add_argument("--role", default=default.role, help="only `both` in this version")
-    command.add_argument("--kv-connector", help="not in this version")
     command.add_argument("--dp-size", type=int, default=default.dp_size, help="only 1 in this version")
     command.add_argument(
         "--time-scale",
@@ -80,6 +79,37 @@ def _batch(command: argparse.ArgumentParser, default: MockSettings) -> None:
     command.add_argument("--scheduling-policy", default=default.scheduling_policy, help="fcfs or priority")
     command.add_argument(
         "--max-num-queued-reqs", type=int, help="requests before 503, running ones too in vLLM; unbounded"
+    )
+
+
+def _handover(command: argparse.ArgumentParser, default: MockSettings) -> None:
+    command.add_argument("--role", default=default.role, help="both, prefill or decode")
+    command.add_argument(
+        "--kv-connector",
+        help=f"one of {', '.join(KV_CONNECTORS)}; without it nixl for an engine of one role, else none",
+    )
+    command.add_argument(
+        "--kv-lease-s", type=float, default=default.kv_lease_s, help="seconds that a prefill's KV is kept"
+    )
+    command.add_argument(
+        "--kv-load-failure-policy",
+        default=default.kv_load_failure_policy,
+        help="what becomes of a request whose KV cannot be had: fail or recompute",
+    )
+    command.add_argument(
+        "--kv-bandwidth-gbps",
+        type=float,
+        default=default.kv_bandwidth_gbps,
+        help="what one KV transfer gets (10^9 bits per engine second)",
+    )
+    command.add_argument(
+        "--kv-latency-s",
+        type=float,
+        default=default.kv_latency_s,
+        help="engine seconds of a KV transfer beside its bytes",
+    )
+    command.add_argument(
+        "--kv-side-channel-host", help="host that peers are told for the KV side channel; the one of --host"
     )
 
 

@@ -117,7 +117,7 @@ class Account:
         self.request_generation_tokens.observe(tokens)
         self.params_max_tokens.observe(max_tokens)
         self.num_preemptions.observe(timing.preemptions)
-        self.prefill_computed_tokens.observe(timing.prompt_tokens - timing.cached_tokens)
+        self.prefill_computed_tokens.observe(timing.prompt_tokens - timing.reported_cached_tokens)
 
     def request_done(self, n: int, longest_output_tokens: int) -> None:
         """Count the end of a whole request of n answers."""

@@ -72,6 +72,7 @@ def state_of(front: Front, *, with_requests: bool) -> dict[str, object]:
         "kv_usage": engine.kv_usage,
         "in_progress": process.in_progress,
         "connections": None if process.listener is None else process.listener.connections,
+        "kv_connector": None if process.connector is None else process.connector.state(),
         "aborted": account.aborted,
         "finished": account.finished,
         "steps": ticker.steps,

@@ -5,6 +5,7 @@ Separate from the parsing of each API's body so that the engine and the encoders
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 
@@ -63,6 +64,23 @@ class Streaming:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HandOver:
+    """What a request says of KV on other engines.
+
+    Attributes:
+        retain: the prompt's blocks are kept at the end, for a decode engine.
+        handle: where the prompt's KV is, in the words of the connector; None: it is computed here.
+        remote_cached_tokens: cached tokens as the prefill engine counted them.
+        prompt_token_ids: the prompt as the prefill engine read it, in place of reading it again.
+    """
+
+    retain: bool = False
+    handle: object | None = None
+    remote_cached_tokens: int | None = None
+    prompt_token_ids: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Ask:
     """One validated request.
 
@@ -76,6 +94,8 @@ class Ask:
         echo_prompt: a completion begins with its prompt.
         tool: the call the answer is made to be, None for text.
         echo: fields of the body that the Responses API repeats.
+        prompt_logprobs: alternatives per prompt token, None for no log-probabilities of the prompt.
+        hand_over: what it says of KV on other engines, None for nothing.
     """
 
     request_id: str
@@ -90,6 +110,8 @@ class Ask:
     echo_prompt: bool = False
     tool: ToolCall | None = None
     echo: dict[str, object] = field(default_factory=dict)
+    prompt_logprobs: int | None = None
+    hand_over: HandOver | None = None
 
     @property
     def prompt_tokens(self) -> int:
@@ -121,6 +143,19 @@ class Piece:
         self.token_ids += later.token_ids
         self.finish_reason = later.finish_reason
         self.stop_reason = later.stop_reason
+
+
+@dataclass(frozen=True, slots=True)
+class Extras:
+    """What the engine adds to the body of a whole answer.
+
+    Attributes:
+        cached_tokens: of its prompts; None when details are not enabled.
+        kv_transfer_params: where the prompt's KV is kept; None when it is not.
+    """
+
+    cached_tokens: int | None
+    kv_transfer_params: Mapping[str, object] | None = None
 
 
 @dataclass(slots=True)

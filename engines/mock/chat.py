@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from engines.mock.ask import Answer, Ask, Piece
-from engines.mock.logprobs import chat_logprobs
+from engines.mock.ask import Answer, Ask, Extras, Piece
+from engines.mock.logprobs import chat_logprobs, prompt_logprobs
 from engines.mock.usage import continuous_usage, final_usage, stream_usage
 
 DONE = b"data: [DONE]\n\n"
@@ -127,10 +127,8 @@ def finish_reason(ask: Ask, engine_reason: str | None) -> str | None:
     return engine_reason
 
 
-def chat_body(
-    ask: Ask, answers: Sequence[Answer], created: int, fingerprint: str, *, cached_tokens: int | None
-) -> bytes:
-    """Return the body of a chat answer that is not streamed; `cached_tokens` None leaves the details null."""
+def chat_body(ask: Ask, answers: Sequence[Answer], created: int, fingerprint: str, extras: Extras) -> bytes:
+    """Return the body of a chat answer that is not streamed."""
     completion_tokens = sum(len(answer.token_ids) for answer in answers)
     body = {
         "id": ask.request_id,
@@ -140,11 +138,15 @@ def chat_body(
         "choices": [_choice(ask, answer) for answer in answers],
         "service_tier": None,
         "system_fingerprint": fingerprint,
-        "usage": final_usage(ask.prompt_tokens, completion_tokens, cached_tokens, created_cache_tokens=0),
-        "prompt_logprobs": None,
+        "usage": final_usage(
+            ask.prompt_tokens, completion_tokens, extras.cached_tokens, created_cache_tokens=0
+        ),
+        "prompt_logprobs": None
+        if ask.prompt_logprobs is None
+        else prompt_logprobs(ask.prompts[0], ask.prompt_logprobs),
         "prompt_token_ids": ask.prompts[0] if ask.return_token_ids else None,
         "prompt_text": None,
-        "kv_transfer_params": None,
+        "kv_transfer_params": extras.kv_transfer_params,
         "ec_transfer_params": None,
         "metrics": None,
     }

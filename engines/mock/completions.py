@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from engines.mock.ask import Answer, Ask, Piece
+from engines.mock.ask import Answer, Ask, Extras, Piece
 from engines.mock.chat import DONE
 from engines.mock.logprobs import completion_logprobs, prompt_logprobs
 from engines.mock.usage import continuous_usage, final_usage, stream_usage
@@ -105,9 +105,9 @@ class CompletionStream:
 
 
 def completion_body(
-    ask: Ask, answers: Sequence[Answer], created: int, fingerprint: str, *, cached_tokens: int | None
+    ask: Ask, answers: Sequence[Answer], created: int, fingerprint: str, extras: Extras
 ) -> bytes:
-    """Return the body of a completion that is not streamed; `cached_tokens` None leaves the details null."""
+    """Return the body of a completion that is not streamed."""
     completion_tokens = sum(len(answer.token_ids) for answer in answers)
     body = {
         "id": ask.request_id,
@@ -117,8 +117,8 @@ def completion_body(
         "choices": [_choice(ask, answer) for answer in answers],
         "service_tier": None,
         "system_fingerprint": fingerprint,
-        "usage": final_usage(ask.prompt_tokens, completion_tokens, cached_tokens),
-        "kv_transfer_params": None,
+        "usage": final_usage(ask.prompt_tokens, completion_tokens, extras.cached_tokens),
+        "kv_transfer_params": extras.kv_transfer_params,
         "ec_transfer_params": None,
         "metrics": None,
     }
@@ -138,7 +138,9 @@ def _choice(ask: Ask, answer: Answer) -> dict[str, object]:
         "finish_reason": answer.finish_reason,
         "stop_reason": answer.stop_reason,
         "token_ids": token_ids if ask.return_token_ids else None,
-        "prompt_logprobs": prompt_logprobs(prompt, top) if echoed and top is not None else None,
+        "prompt_logprobs": None
+        if ask.prompt_logprobs is None
+        else prompt_logprobs(prompt, ask.prompt_logprobs),
         "prompt_token_ids": prompt if ask.return_token_ids else None,
         "routed_experts": None,
     }

@@ -80,6 +80,11 @@ def draining() -> Refusal:
     return Refusal(500, "InternalServerError", "cannot schedule new futures after shutdown")
 
 
+def load_failed() -> Refusal:
+    """The KV of a request could not be had, and the policy is to fail."""
+    return Refusal(500, "InternalServerError", "Internal server error")
+
+
 def engine_dead() -> Refusal:
     """The engine core died while the request was in it."""
     return Refusal(

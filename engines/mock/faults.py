@@ -41,7 +41,15 @@ REQUEST_FAULTS: Mapping[str, str] = {
 }
 """Faults of single requests, carried out when one arrives."""
 
-KINDS = {**ENGINE_FAULTS, **REQUEST_FAULTS}
+HANDOVER_FAULTS: Mapping[str, str] = {
+    "lose_handle": "a prefill's answer has no kv_transfer_params; its blocks stay until the lease ends",
+    "lease_cut": "the blocks of a prefill are kept for `delay_s` (null: not at all), whatever the heartbeats",
+    "transfer_slow": "a decode's read of KV takes `factor` times as long, or `delay_s` longer",
+    "transfer_failed": "a decode's read of KV fails when its time is over",
+}
+"""Faults of KV hand-overs, carried out when one happens, whatever the path of its request."""
+
+KINDS = {**ENGINE_FAULTS, **REQUEST_FAULTS, **HANDOVER_FAULTS}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -49,7 +57,7 @@ class Fault:
     """One fault.
 
     Attributes:
-        count: requests it still hits, None for every one until cleared.
+        count: requests (or hand-overs) it still hits, None for every one until cleared.
         path: prefix of the paths it hits, None for all but the mock's own.
         after_events: events of a stream that pass before it strikes.
         delay_s: how long it lasts; what null means stands beside each kind.
@@ -148,7 +156,7 @@ class FaultTable:
         """Return the faults that hit a request and count it against each; spent ones are dropped."""
         hit = []
         for fault in self._faults:
-            if not path.startswith(fault.path or "/"):
+            if fault.kind in HANDOVER_FAULTS or not path.startswith(fault.path or "/"):
                 continue
             if fault.kind == "flap" and path not in {"/health", "/ready", "/health_generate"}:
                 continue
@@ -156,5 +164,18 @@ class FaultTable:
             hit.append(fault)
             if fault.count is not None:
                 fault.count -= 1
-        self._faults = [fault for fault in self._faults if fault.count is None or fault.count > 0]
+        self._drop_spent()
         return tuple(hit)
+
+    def strike(self, kind: str) -> Fault | None:
+        """Return the fault of this kind that hits a hand-over, and count it; the oldest one that is on."""
+        fault = next((fault for fault in self._faults if fault.kind == kind), None)
+        if fault is not None:
+            fault.hits += 1
+            if fault.count is not None:
+                fault.count -= 1
+            self._drop_spent()
+        return fault
+
+    def _drop_spent(self) -> None:
+        self._faults = [fault for fault in self._faults if fault.count is None or fault.count > 0]

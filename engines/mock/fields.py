@@ -47,6 +47,11 @@ class Fields:
     def __repr__(self) -> str:
         return f"<Fields {self._path} {sorted(self._values)}>"
 
+    @property
+    def values(self) -> Mapping[str, object]:
+        """All fields as they were sent."""
+        return self._values
+
     def has(self, name: str) -> bool:
         return self._values.get(name) is not None
 

@@ -13,8 +13,9 @@ from hashlib import sha256
 
 from engines.mock.errors import Refusal, body_for, event_for
 from engines.mock.fault_send import SENDING, FaultySend, pause
-from engines.mock.faults import Fault, FaultTable
+from engines.mock.faults import Fault
 from engines.mock.http_account import UNCOUNTED, HttpAccount
+from engines.mock.peers import SIDE_CHANNEL
 from engines.mock.per_incarnation import PerIncarnation
 from engines.mock.process import EngineProcess
 from engines.mock.wire import Message, Receive, Request, Scope, Send, Severed, read_body, transport_of
@@ -70,7 +71,7 @@ class Front:
 
     def __init__(self, process: EngineProcess, routes: Mapping[str, Mapping[str, Endpoint]]) -> None:
         self.process = process
-        self.faults = FaultTable()
+        self.faults = process.faults
         self._http_account = PerIncarnation(process, lambda _: HttpAccount())
         self.seen: deque[Seen] = deque(maxlen=SEEN_REQUESTS)
         self.seen_by_path: Counter[str] = Counter()
@@ -121,17 +122,32 @@ class Front:
         request.body = body
         request.arrived = self.process.now()
         self._record(request)
-        if request.path.startswith("/mock/"):
+        side_channel = request.path == SIDE_CHANNEL
+        if request.path.startswith("/mock/") and not side_channel:
             await self._forward(request)
             return
         if not self.process.up:
             await request.sever(hard=True)
+        if side_channel:
+            await self._answer_peer(request)
+            return
         if self.faults:
             request.faults = self.faults.take(request.path)
             if await self._struck(request):
                 return
         await self._route(request)
         self.http.observe(request, self.process.now() - request.arrived, self.process.unix_now())
+
+    async def _answer_peer(self, request: Request) -> None:
+        """Answer another engine: no fault strikes here but those of the process and of hand-overs."""
+        connector = self.process.connector
+        if connector is None:
+            await request.answer(404, b"")
+            return
+        try:
+            await request.answer(200, connector.answer(request.body, request.arrived))
+        except Refusal as refusal:
+            await request.answer(refusal.status, body_for(self._dialect, request.path, refusal))
 
     async def _route(self, request: Request) -> None:
         settings = self.process.settings

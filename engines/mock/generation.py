@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 
 from engines.mock.ask import Answer, Ask, Piece
 from engines.mock.errors import ClientGone
+from engines.mock.fields import Json
 from engines.mock.sequence import OutputSequence
 
 
@@ -31,6 +32,7 @@ class Generation:
         self.ask = ask
         self.sequences = tuple(sequences)
         self.cached_tokens = 0
+        self.kv_transfer_params: Json | None = None
         self.silent = False
         self._abort = abort
         self._open = len(self.sequences)

@@ -13,6 +13,7 @@ from typing import Self
 from engines.mock.settings import VLLM_VERSION, MockSettings, SettingsError
 from engines.model.engine import EngineConfig
 from engines.model.generation import OutputLengths
+from engines.model.handover import TransferLink
 from engines.model.roofline import MEASURED, Roofline, StepClock, fitting_tensor_parallel
 from engines.model.specs import GPUS, MODELS
 
@@ -31,11 +32,13 @@ class Hardware:
         config: limits and blocks.
         clock: how long a step lasts.
         kv_bytes: size of the KV cache.
+        link: how long a KV transfer takes.
     """
 
     config: EngineConfig
     clock: StepClock
     kv_bytes: int
+    link: TransferLink
     fingerprint: str
 
     @classmethod
@@ -46,7 +49,7 @@ class Hardware:
             SettingsError: no measured step times for the pair, or a KV cache that cannot hold one request.
         """
         model, gpu = MODELS[settings.model], GPUS[settings.gpu]
-        roofline = Roofline(model, gpu, tensor_parallel=fitting_tensor_parallel(model, gpu))
+        roofline = Roofline(model, gpu, tensor_parallel=tensor_parallel(settings))
         kv_tokens = settings.kv_tokens or roofline.kv_capacity_tokens(MEMORY_UTILIZATION)
         max_model_len = settings.max_model_len or min(model.context_tokens, kv_tokens)
         seqs, batched = _batch_defaults(gpu.memory_bytes)
@@ -63,13 +66,25 @@ class Hardware:
                 max_num_queued_reqs=settings.max_num_queued_reqs if vllm else None,
                 max_num_waiting=None if vllm else settings.max_num_queued_reqs,
                 output_lengths=_lengths(settings.output_tokens),
+                kv_connector=settings.connector != "none",
+                kv_lease_s=settings.kv_lease_s,
+                recompute_failed_loads=settings.kv_load_failure_policy == "recompute",
             )
         except ValueError as error:
             asked = f"--kv-tokens {kv_tokens}, --max-model-len {max_model_len}"
             raise SettingsError(f"{asked}: {error}") from None
-        return cls(
-            config, _clock(settings, roofline), kv_tokens * model.kv_bytes_per_token, _fingerprint(settings)
+        link = TransferLink(
+            block_bytes=settings.block_size * model.kv_bytes_per_token,
+            bytes_per_s=settings.kv_bandwidth_gbps * 1e9 / 8,
+            latency_s=settings.kv_latency_s,
         )
+        kv_bytes = kv_tokens * model.kv_bytes_per_token
+        return cls(config, _clock(settings, roofline), kv_bytes, link, _fingerprint(settings))
+
+
+def tensor_parallel(settings: MockSettings) -> int:
+    """GPUs that one engine takes: as few as hold the model."""
+    return fitting_tensor_parallel(MODELS[settings.model], GPUS[settings.gpu])
 
 
 def _batch_defaults(memory_bytes: float) -> tuple[int, int]:

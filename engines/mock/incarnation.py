@@ -7,12 +7,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from engines.mock.account import Account
-from engines.mock.ask import Ask
-from engines.mock.errors import bad_request, queue_full
+from engines.mock.ask import Ask, HandOver
+from engines.mock.connector import Mount
+from engines.mock.connectors import connector_of
+from engines.mock.errors import bad_request, load_failed, queue_full
+from engines.mock.faults import FaultTable
 from engines.mock.generation import Generation
 from engines.mock.hardware import Hardware
+from engines.mock.peers import Address, PeerLink
 from engines.mock.sequence import OutputSequence
 from engines.mock.settings import MockSettings
 from engines.mock.ticker import Ticker
@@ -21,12 +26,30 @@ from engines.model.engine import Engine, EngineBusy, EngineRejects, Job, Output,
 log = logging.getLogger("pointsman.mock")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reach:
+    """How an engine reaches other engines and how it is reached.
+
+    Attributes:
+        peers: the way to others.
+        engine_id: of the present incarnation.
+        address: where others reach it, once it listens.
+        faults: those that strike hand-overs.
+    """
+
+    peers: PeerLink
+    engine_id: Callable[[], str]
+    address: Callable[[], Address]
+    faults: FaultTable
+
+
 class Incarnation:
     """An engine with its ticker, its account and the requests that wait for its outputs.
 
     Args:
         hardware: size and speed.
         draw_id: makes the random part of job ids (number of hex digits).
+        reach: the way to other engines.
         died: called when the engine raised in a step.
     """
 
@@ -35,11 +58,27 @@ class Incarnation:
         settings: MockSettings,
         hardware: Hardware,
         draw_id: Callable[[int], str],
+        reach: Reach,
         died: Callable[[], None],
     ) -> None:
         self.engine = Engine(hardware.config, hardware.clock)
         self.account = Account(hardware.config.max_model_len)
-        self.ticker = Ticker(self.engine, self._step_ended, self._step_failed, settings.time_scale)
+        self.ticker = Ticker(
+            self.engine, self._step_ended, self._step_failed, settings.time_scale, self._start_fetches
+        )
+        mount = Mount(
+            settings=settings,
+            hardware=hardware,
+            engine=self.engine,
+            engine_id=reach.engine_id,
+            address=reach.address,
+            peers=reach.peers,
+            faults=reach.faults,
+            wake=self.ticker.wake,
+            lost=self._lost,
+            died=died,
+        )
+        self.connector = connector_of(mount)
         self._settings = settings
         self._draw_id = draw_id
         self._died = died
@@ -63,8 +102,9 @@ class Incarnation:
         """
         sequences = []
         jobs = []
+        suffixes = [self._draw_id(8) for _ in ask.prompts]
         for index in range(len(ask.prompts) * ask.n):
-            job = self._job(ask, index, arrival, pooling=pooling)
+            job = self._job(ask, index, suffixes, arrival, pooling=pooling)
             jobs.append(job)
             sequences.append(OutputSequence(index, job.id, ask.sampling))
         try:
@@ -76,17 +116,18 @@ class Incarnation:
         generation = Generation(ask, sequences, self._abandon)
         for sequence in sequences:
             self._live[sequence.job_id] = (generation, sequence)
+            if self.connector is not None and ask.hand_over is not None:
+                self.connector.queued(sequence.job_id, ask.hand_over)
         self.ticker.wake()
         return generation
 
-    def _job(self, ask: Ask, index: int, arrival: float, *, pooling: bool) -> Job:
+    def _job(self, ask: Ask, index: int, suffixes: Sequence[str], arrival: float, *, pooling: bool) -> Job:
         sampling = ask.sampling
         prompt, child = divmod(index, ask.n)
-        suffix = self._draw_id(8)
-        name = ask.request_id if len(ask.prompts) == 1 else f"{ask.request_id}-{prompt}"
         script = sampling.script
+        hand_over = ask.hand_over or _NO_HAND_OVER
         return Job(
-            id=f"{child}_{name}-{suffix}" if ask.n > 1 else f"{name}-{suffix}",
+            id=_job_id(ask, prompt, child, suffixes[prompt]),
             prompt_token_ids=ask.prompts[prompt],
             max_tokens=sampling.max_tokens if script is None else min(sampling.max_tokens, len(script)),
             min_tokens=sampling.min_tokens if script is None else 0,
@@ -96,15 +137,44 @@ class Incarnation:
             priority=ask.priority,
             cache_salt=ask.cache_salt,
             pooling=pooling,
+            skip_cache=ask.prompt_logprobs is not None,
+            retain=hand_over.retain,
+            fetch=hand_over.handle is not None,
+            remote_cached_tokens=hand_over.remote_cached_tokens,
             arrival=arrival,
         )
 
     def _abandon(self, generation: Generation) -> None:
         """The client left: the engine forgets its jobs at once."""
+        self._drop(generation)
+        self.account.aborted += 1
+
+    def _drop(self, generation: Generation) -> None:
+        """Take the jobs of a request that is over out of the engine."""
         for sequence in generation.sequences:
             if self._live.pop(sequence.job_id, None) is not None:
-                self.engine.abort(sequence.job_id)
-        self.account.aborted += 1
+                self._abort(sequence.job_id)
+
+    def _abort(self, job_id: str) -> None:
+        """Take a job out, and let the connector know: before, during or after its fetch."""
+        self.engine.abort(job_id)
+        self._start_fetches()
+        if self.connector is not None:
+            self.connector.ended(job_id)
+
+    # --- KV from and for other engines ------------------------------------------------------------------
+
+    def _start_fetches(self) -> None:
+        if self.connector is not None:
+            for fetch in self.engine.drain_fetches():
+                self.connector.start(fetch)
+
+    def _lost(self, job_id: str) -> None:
+        """The KV of a job could not be had: its request ends with an error, and with it its other answers."""
+        generation, _ = self._live.pop(job_id)
+        self.account.finished["error"] += 1
+        generation.fail(load_failed())
+        self._drop(generation)
 
     # --- steps ----------------------------------------------------------------------------------------
 
@@ -114,11 +184,13 @@ class Incarnation:
         for output in outputs:
             iteration += self.account.output(output, now)
             generation, sequence = self._live[output.job_id]
+            if output.timing.garbled:
+                sequence.garble()
             piece = sequence.feed(output.token_ids, output.finish_reason)
             generation.deliver(piece)
             touched[id(generation)] = generation
             if output.since_last_s is None and sequence.index % generation.ask.n == 0:
-                generation.cached_tokens += output.timing.cached_tokens
+                generation.cached_tokens += output.timing.reported_cached_tokens
             if sequence.finish_reason is not None:
                 self._job_ended(generation, sequence, output, now)
         if iteration:
@@ -130,9 +202,20 @@ class Incarnation:
         self, generation: Generation, sequence: OutputSequence, output: Output, now: float
     ) -> None:
         del self._live[sequence.job_id]
+        kept = output.kept
         if output.finish_reason is None:
-            # A stop string is seen by the text side, one step before the engine would know.
-            self.engine.abort(sequence.job_id)
+            # The text side saw the end. A stop token is the engine's own business, a stop string is not.
+            if isinstance(sequence.stop_reason, int):
+                kept = self.engine.stop(sequence.job_id, now)
+            else:
+                self.engine.abort(sequence.job_id)
+        if self.connector is not None:
+            self.connector.ended(sequence.job_id)
+            if kept is not None:
+                handle = self.connector.handle(sequence.job_id, kept, output.timing)
+                if sequence.index < generation.ask.n:
+                    # As recorded: one handle for all answers, of the first prompt's last one to end.
+                    generation.kv_transfer_params = handle
         reason = sequence.finish_reason or "abort"
         self.account.finish(output.timing, reason, generation.ask.sampling.max_tokens, now)
         if generation.all_ended:
@@ -157,7 +240,7 @@ class Incarnation:
         touched: dict[int, Generation] = {}
         for generation, sequence in live:
             del self._live[sequence.job_id]
-            self.engine.abort(sequence.job_id)
+            self._abort(sequence.job_id)
             generation.deliver(sequence.close("abort"))
             touched[id(generation)] = generation
         for generation in touched.values():
@@ -172,7 +255,28 @@ class Incarnation:
 
     def end(self, failure: Exception) -> None:
         """Stop for good; whoever still waits gets the failure."""
-        self.ticker.stop()
+        self.close()
         live, self._live = self._live, {}
         for generation in {id(generation): generation for generation, _ in live.values()}.values():
             generation.fail(failure)
+
+    def close(self) -> None:
+        """Take no further step and leave no timer and no task."""
+        self.ticker.stop()
+        if self.connector is not None:
+            self.connector.close()
+
+
+_NO_HAND_OVER = HandOver()
+
+
+def _job_id(ask: Ask, prompt: int, child: int, suffix: str) -> str:
+    """The engine's name for one answer, as vLLM composes it.
+
+    Completions number their prompts, and the answers of one prompt share its random suffix.
+    """
+    name = ask.request_id
+    if name.startswith("cmpl-") or len(ask.prompts) > 1:
+        name = f"{name}-{prompt}"
+    name = f"{name}-{suffix}"
+    return f"{child}_{name}" if ask.n > 1 else name

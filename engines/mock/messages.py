@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
-from engines.mock.ask import Answer, Ask, Piece, ToolCall
+from engines.mock.ask import Answer, Ask, Extras, Piece, ToolCall
 from engines.mock.chat import tool_call_id
 from engines.mock.errors import bad_body, bad_request
 from engines.mock.fields import Fields, Json
@@ -167,7 +167,7 @@ class MessagesStream:
         yield _event("message_stop", {})
 
 
-def messages_body(ask: Ask, answers: Sequence[Answer], cached_tokens: int) -> bytes:
+def messages_body(ask: Ask, answers: Sequence[Answer], extras: Extras) -> bytes:
     """Return the body of a Messages answer that is not streamed."""
     answer = answers[0]
     block = _empty_block(ask)
@@ -186,7 +186,9 @@ def messages_body(ask: Ask, answers: Sequence[Answer], cached_tokens: int) -> by
     }
     if sequence is not None:
         body["stop_sequence"] = sequence
-    body["usage"] = _usage(ask, cached_tokens, len(answer.token_ids))
+    body["usage"] = _usage(ask, extras.cached_tokens or 0, len(answer.token_ids))
+    if extras.kv_transfer_params is not None:
+        body["kv_transfer_params"] = extras.kv_transfer_params
     return _encode(body)
 
 

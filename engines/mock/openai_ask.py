@@ -18,6 +18,7 @@ from engines.mock.sampling import (
     check_prompt_length,
     check_token_ids,
     max_tokens,
+    prompt_logprobs,
     sampling,
     streaming,
 )
@@ -95,6 +96,7 @@ def chat_ask(fields: Fields, context: Context) -> Ask:
         cache_salt=cache_salt(fields),
         return_token_ids=fields.flag("return_token_ids"),
         tool=tool,
+        prompt_logprobs=prompt_logprobs(fields, streaming_options),
     )
 
 
@@ -111,17 +113,20 @@ def completion_ask(fields: Fields, context: Context) -> Ask:
     limits = replace(context.limits, default_max_tokens=COMPLETIONS_MAX_TOKENS)
     check_prompt_length(prompts, limits)
     limit = max_tokens(fields.integer("max_tokens"), prompts, limits)
+    logprobs, echo = fields.integer("logprobs"), fields.flag("echo")
+    asked = prompt_logprobs(fields, streaming_options)
     return Ask(
         request_id=f"cmpl-{fields.text('request_id') or context.request_id}",
         model=model,
         prompts=prompts,
-        sampling=sampling(fields, limit, fields.integer("logprobs"), structured_script(fields)),
+        sampling=sampling(fields, limit, logprobs, structured_script(fields)),
         streaming=streaming_options,
         n=answers_per_prompt(fields),
         priority=fields.integer("priority") or 0,
         cache_salt=cache_salt(fields),
         return_token_ids=fields.flag("return_token_ids"),
-        echo_prompt=fields.flag("echo"),
+        echo_prompt=echo,
+        prompt_logprobs=logprobs if echo and asked is None else asked,
     )
 
 

@@ -10,14 +10,17 @@ import asyncio
 from collections.abc import Callable
 from hashlib import blake2b
 from typing import Protocol
+from uuid import UUID
 
 from engines.mock.account import Account
 from engines.mock.ask import Ask
+from engines.mock.connector import Connector
 from engines.mock.errors import Refusal, draining, engine_dead
-from engines.mock.faults import Fault
+from engines.mock.faults import Fault, FaultTable
 from engines.mock.generation import Generation
 from engines.mock.hardware import Hardware
-from engines.mock.incarnation import Incarnation
+from engines.mock.incarnation import Incarnation, Reach
+from engines.mock.peers import Address, PeerLink, TcpPeers
 from engines.mock.settings import MockSettings
 from engines.mock.ticker import Ticker
 from engines.model.engine import Engine
@@ -51,13 +54,32 @@ class EngineProcess:
         instance: tells engines with the same settings apart, so that their ids differ.
         unix_origin_s: wall-clock time at which the loop's clock is first read; all later wall times are
             computed from the loop's clock, so a virtual loop has virtual dates.
+        peers: the way to other engines; None takes sockets.
+
+    Attributes:
+        address: where other engines reach this one: the server sets it when it listens.
+        faults: the request faults that are switched on; they outlive a crash.
     """
 
-    def __init__(self, settings: MockSettings, unix_origin_s: float, instance: str = "") -> None:
+    def __init__(
+        self,
+        settings: MockSettings,
+        unix_origin_s: float,
+        instance: str = "",
+        peers: PeerLink | None = None,
+    ) -> None:
         self.settings = settings
         self.instance = instance
         self.hardware = Hardware.of(settings)
         self.listener: Listener | None = None
+        self.address = Address("localhost", 0)
+        self.faults = FaultTable()
+        self._reach = Reach(
+            peers=peers or TcpPeers(),
+            engine_id=lambda: self.engine_id,
+            address=lambda: self._side_channel,
+            faults=self.faults,
+        )
         self.incarnation = 1
         self.up = True
         self.draining = False
@@ -73,7 +95,7 @@ class EngineProcess:
         return f"<EngineProcess {self.settings.name} #{self.incarnation} {state} {self.engine!r}>"
 
     def _born(self) -> Incarnation:
-        return Incarnation(self.settings, self.hardware, self.draw_id, self.engine_death)
+        return Incarnation(self.settings, self.hardware, self.draw_id, self._reach, self.engine_death)
 
     # --- the present incarnation ----------------------------------------------------------------------
 
@@ -91,6 +113,11 @@ class EngineProcess:
     def ticker(self) -> Ticker:
         """What steps it."""
         return self._life.ticker
+
+    @property
+    def connector(self) -> Connector | None:
+        """How its KV is handed over; None when it is not."""
+        return self._life.connector
 
     @property
     def in_progress(self) -> int:
@@ -132,6 +159,16 @@ class EngineProcess:
         self._drawn += 1
         seed = f"{self.instance}/{self.settings.seed}/{self.settings.name}/{self.incarnation}/{self._drawn}"
         return blake2b(seed.encode(), digest_size=16).hexdigest()[:hex_digits]
+
+    @property
+    def engine_id(self) -> str:
+        """The name of this incarnation among engines that hand KV over."""
+        seed = f"{self.address.authority}/{self.instance}/{self.settings.seed}/{self.incarnation}"
+        return str(UUID(bytes=blake2b(seed.encode(), digest_size=16).digest(), version=4))
+
+    @property
+    def _side_channel(self) -> Address:
+        return Address(self.settings.kv_side_channel_host or self.address.host, self.address.port)
 
     @property
     def fingerprint(self) -> str:
@@ -220,7 +257,7 @@ class EngineProcess:
 
     def close(self) -> None:
         """Stop for good: no timer of this process stays on the loop."""
-        self.ticker.stop()
+        self._life.close()
         self._forget_timers()
 
     def _forget_timers(self) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
-from engines.mock.ask import Answer, Ask, Piece
+from engines.mock.ask import Answer, Ask, Extras, Piece
 from engines.mock.chat import tool_call_id
 from engines.mock.errors import Refusal
 from engines.mock.fields import Fields, Json
@@ -30,7 +30,7 @@ _ECHOED: tuple[tuple[str, object], ...] = (
     ("max_output_tokens", None), ("max_tool_calls", None), ("previous_response_id", None),
     ("prompt", None), ("reasoning", None), ("service_tier", "auto"), ("text", None),
     ("top_logprobs", None), ("truncation", "disabled"), ("user", None), ("presence_penalty", 0.0),
-    ("frequency_penalty", 0.0), ("kv_transfer_params", None), ("ec_transfer_params", None),
+    ("frequency_penalty", 0.0),
 )  # fmt: skip
 """Fields of the body that the answer repeats, with their defaults."""
 
@@ -122,14 +122,16 @@ class ResponsesApi:
     def stream(self, ask: Ask, created: int) -> ResponsesStream:
         return ResponsesStream(ask, created, self)
 
-    def body(self, ask: Ask, answers: Sequence[Answer], created: int, cached_tokens: int) -> bytes:
+    def body(self, ask: Ask, answers: Sequence[Answer], created: int, extras: Extras) -> bytes:
         """Return a finished answer's body, and keep it."""
         answer = answers[0]
         output = (
             _message(ask, answer.text, status="completed") if ask.tool is None else _call(ask, answer.text)
         )
-        usage = _usage(ask.prompt_tokens, cached_tokens, len(answer.token_ids))
-        body = _encode(response(ask, created, answer.finish_reason, [output], usage))
+        usage = _usage(ask.prompt_tokens, extras.cached_tokens or 0, len(answer.token_ids))
+        whole = response(ask, created, answer.finish_reason, [output], usage)
+        whole["kv_transfer_params"] = extras.kv_transfer_params
+        body = _encode(whole)
         self.keep(ask, body, answer.text)
         return body
 
@@ -262,6 +264,8 @@ def response(
         "status": _STATUSES[finish_reason],
         "max_output_tokens": ask.sampling.max_tokens,
         "usage": usage,
+        "kv_transfer_params": None,
+        "ec_transfer_params": None,
         "input_messages": None,
         "output_messages": None,
     }

@@ -162,6 +162,26 @@ def streaming(fields: Fields) -> Streaming:
     )
 
 
+def prompt_logprobs(fields: Fields, options: Streaming) -> int | None:
+    """Return `prompt_logprobs`: alternatives per prompt token, None for no log-probabilities of the prompt.
+
+    Raises:
+        Refusal: 400 when it is out of range, or asked of a stream.
+    """
+    asked = fields.integer("prompt_logprobs")
+    if asked is None:
+        return None
+    if asked and options.stream:
+        raise bad_request("`prompt_logprobs` are not available when `stream=True`.", "prompt_logprobs")
+    if not 0 <= asked <= MAX_LOGPROBS:
+        raise bad_request(
+            f"prompt_logprobs must be between 0 and {MAX_LOGPROBS}, got {asked}. "
+            f"(parameter=prompt_logprobs, value={asked})",
+            "prompt_logprobs",
+        )
+    return asked
+
+
 def cache_salt(fields: Fields) -> str | None:
     """Return the salt that separates this request's prefix from others'.
 

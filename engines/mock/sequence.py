@@ -28,6 +28,7 @@ class OutputSequence:
         self.finish_reason: str | None = None
         self.stop_reason: str | int | None = None
         self._sampling = sampling
+        self._script = sampling.script
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._split = False
         self._held = ""
@@ -38,6 +39,10 @@ class OutputSequence:
     @property
     def finished(self) -> bool:
         return self.finish_reason is not None
+
+    def garble(self) -> None:
+        """Say what comes, and not what the script has: the engine computes over KV of something else."""
+        self._script = None
 
     def feed(self, token_ids: Sequence[int], finish_reason: str | None) -> Piece:
         """Add one step's tokens and return what became visible.
@@ -94,7 +99,7 @@ class OutputSequence:
         self, token_ids: Sequence[int], finish_reason: str | None
     ) -> tuple[Sequence[int], str | None]:
         """Put the script's tokens in the place of sampled ones; the script's end is a stop."""
-        script = self._sampling.script
+        script = self._script
         if script is None:
             return token_ids, finish_reason
         at = len(self.token_ids)

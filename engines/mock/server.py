@@ -17,6 +17,7 @@ from uvicorn.server import ServerState
 
 from engines.mock.app import create_app
 from engines.mock.front import Front
+from engines.mock.peers import Address
 from engines.mock.process import EngineProcess
 from engines.mock.settings import MockSettings
 from engines.mock.wire import reset
@@ -31,6 +32,8 @@ FAREWELL_S = 2.0
 """Time for last events and the ends of connections after SIGTERM."""
 SILENCE_S = 600.0
 """How long a silent process waits for its clients to give up."""
+_REACHED_AT = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}
+"""Where peers on this machine reach a server that listens on all addresses."""
 
 
 class DatedState(ServerState):
@@ -105,6 +108,7 @@ class EngineServer:
         if self.port == 0:
             self.port = self._server.sockets[0].getsockname()[1]
         self.front.process.instance = f"{self.host}:{self.port}"
+        self.front.process.address = Address(_REACHED_AT.get(self.host, self.host), self.port)
 
     def close(self) -> None:
         """Refuse new connections."""

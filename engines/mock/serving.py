@@ -7,11 +7,11 @@ handled once. An API is a record of functions: how to read a body, how to write 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from engines.mock.ask import Answer, Ask, Piece
+from engines.mock.ask import Answer, Ask, Extras, Piece
 from engines.mock.errors import ClientGone, Refusal, bad_body, engine_dead
 from engines.mock.fault_send import KEEP_ALIVE
 from engines.mock.fields import Fields, decode_body
@@ -20,6 +20,7 @@ from engines.mock.openai_ask import Context, data_parallel_rank, kills_engine
 from engines.mock.process import EngineProcess
 from engines.mock.sampling import Limits
 from engines.mock.wire import ClientWatch, Request
+from engines.model.text import has_media
 
 
 class StreamEncoder(Protocol):
@@ -42,7 +43,7 @@ class Api:
     Attributes:
         ask: body to request.
         stream: encoder of a stream (request, creation date, fingerprint, usage details on).
-        body: whole answer (request, answers, date, fingerprint, cached tokens or None).
+        body: whole answer (request, answers, date, fingerprint, what the engine adds).
         error_body, error_event: a refusal before and after the head of the answer.
         error_end: what follows an error event.
         keep_alive: whether silence is filled with comments.
@@ -51,7 +52,7 @@ class Api:
 
     ask: Callable[[Fields, Context], Ask]
     stream: Callable[[Ask, int, str, bool], StreamEncoder]
-    body: Callable[[Ask, Sequence[Answer], int, str, int | None], bytes]
+    body: Callable[[Ask, Sequence[Answer], int, str, Extras], bytes]
     error_body: Callable[[Refusal], bytes]
     error_event: Callable[[Refusal], bytes]
     error_end: bytes = b""
@@ -65,10 +66,14 @@ async def serve(request: Request, process: EngineProcess, api: Api) -> None:
     Raises:
         Severed: the connection was ended by a fault or a crash.
     """
+    fields: Fields | None = None
     try:
-        ask = read_ask(request, process, api)
+        fields, context = fields_of(request, process)
+        ask = read_ask(request, process, api, fields, context)
         generation = process.submit(ask, request.arrived)
     except Refusal as refusal:
+        if fields is not None:
+            _let_go(fields, process, refusal)
         await request.answer(refusal.status, api.error_body(refusal))
         return
     with ClientWatch(request.receive, generation.leave):
@@ -101,17 +106,17 @@ def fields_of(request: Request, process: EngineProcess) -> tuple[Fields, Context
     return fields, context
 
 
-def read_ask(request: Request, process: EngineProcess, api: Api) -> Ask:
-    """Parse and check a generation request.
+def read_ask(request: Request, process: EngineProcess, api: Api, fields: Fields, context: Context) -> Ask:
+    """Check a generation request.
 
     Raises:
         Refusal: whatever is wrong with it.
     """
-    fields, context = fields_of(request, process)
     ask = api.ask(fields, context)
     if process.settings.dialect == "vllm" and kills_engine(fields):
         process.engine_death()
         raise engine_dead()
+    ask = _with_hand_over(ask, fields, process)
     priority = request.header("x-vllm-priority")
     if priority is not None and priority.lstrip("-").isdecimal():
         ask = replace(ask, priority=int(priority))
@@ -119,6 +124,32 @@ def read_ask(request: Request, process: EngineProcess, api: Api) -> Ask:
     if merged is not None:
         ask = replace(ask, streaming=replace(ask.streaming, interval=merged.tokens))
     return ask
+
+
+def _with_hand_over(ask: Ask, fields: Fields, process: EngineProcess) -> Ask:
+    """Add what a request says of KV on other engines, where a connector listens."""
+    params, connector = fields.object("kv_transfer_params"), process.connector
+    if params is None or connector is None:
+        return ask
+    if connector.kills(params.values):
+        process.engine_death()
+        raise engine_dead()
+    hand_over = connector.read(params)
+    prompt = hand_over.prompt_token_ids
+    if prompt is not None and len(ask.prompts) == 1 and not ask.echo_prompt and not has_media(ask.prompts[0]):
+        ask = replace(ask, prompts=(prompt,))
+    return replace(ask, hand_over=hand_over)
+
+
+def _let_go(fields: Fields, process: EngineProcess, refusal: Refusal) -> None:
+    """A request that was refused will not fetch its prompt's KV: the prefill engine may free it.
+
+    Not after a body of the wrong shape: real engines do not come to know of such a request.
+    """
+    params, connector = fields.raw("kv_transfer_params"), process.connector
+    known = refusal.kind != "Bad Request" and process.up and not process.draining
+    if known and connector is not None and isinstance(params, Mapping):
+        connector.refused(params)
 
 
 async def _stream(request: Request, process: EngineProcess, api: Api, generation: Generation) -> None:
@@ -186,7 +217,8 @@ async def _whole(request: Request, process: EngineProcess, api: Api, generation:
         await request.sever(hard=True)
     _add_load(request, process)
     cached = generation.cached_tokens if process.settings.enable_prompt_tokens_details else None
-    body = api.body(generation.ask, answers, int(process.unix_now()), process.fingerprint, cached)
+    extras = Extras(cached, generation.kv_transfer_params)
+    body = api.body(generation.ask, answers, int(process.unix_now()), process.fingerprint, extras)
     await request.answer(200, body)
 
 

@@ -16,6 +16,9 @@ VLLM_VERSION = "0.32.0"
 
 SGLANG_VERSION = "0.5.23"
 
+KV_CONNECTORS = ("nixl", "none")
+"""Ways to hand KV over. `none` hands nothing over: prefill and decode meet in shared storage, if at all."""
+
 
 class SettingsError(ValueError):
     """A knob has a value that the mock cannot work with; the sentence names it and what is allowed."""
@@ -29,7 +32,16 @@ class MockSettings:
         model, gpu: names of `engines.model.specs`; they decide how long a step lasts.
         served_model_name: the name on the wire; None is `model`.
         dialect: whose routes, metric names and shapes are spoken.
-        role, kv_connector, dp_size: only `both`, None and 1 exist in this version.
+        role: what the engine is for. It serves every request wholly, as a real engine does: who sends what is
+            the router's business. Decides which series it exposes.
+        kv_connector: how KV is handed over; None: `nixl` for an engine of one role, `none` for `both`.
+        kv_lease_s: how long a prefill's blocks wait for a decode engine (wall seconds).
+        kv_load_failure_policy: what becomes of a request whose KV cannot be had: `fail` or `recompute`.
+        kv_bandwidth_gbps: what one transfer gets (10⁹ bits per engine second). The default is one HDR
+            InfiniBand port, what NVIDIA's DGX A100 has for each GPU.
+        kv_latency_s: of a transfer, beside its bytes (engine seconds). An estimate.
+        kv_side_channel_host: host that a prefill's answer names for its peers; None: where it listens.
+        dp_size: only 1 exists in this version.
         max_num_seqs: sequences that run at once; None takes vLLM's default for the GPU.
         max_num_batched_tokens: tokens of one step; None takes vLLM's default for the GPU.
         max_model_len: prompt and output together (tokens); None takes the model's own length.
@@ -52,8 +64,13 @@ class MockSettings:
     gpu: str = "a40"
     served_model_name: str | None = None
     dialect: Literal["vllm", "sglang"] = "vllm"
-    role: str = "both"
+    role: Literal["both", "prefill", "decode"] = "both"
     kv_connector: str | None = None
+    kv_lease_s: float = 30.0
+    kv_load_failure_policy: Literal["fail", "recompute"] = "fail"
+    kv_bandwidth_gbps: float = 200.0
+    kv_latency_s: float = 0.002
+    kv_side_channel_host: str | None = None
     dp_size: int = 1
     max_num_seqs: int | None = None
     max_num_batched_tokens: int | None = None
@@ -86,6 +103,13 @@ class MockSettings:
         """The model name that clients ask for."""
         return self.served_model_name or self.model
 
+    @property
+    def connector(self) -> str:
+        """The name of the KV connector."""
+        if self.kv_connector is not None:
+            return self.kv_connector
+        return "nixl" if self.role != "both" and self.dialect == "vllm" else "none"
+
     def _check_names(self) -> None:
         _one_of("--model", self.model, MODELS)
         _one_of("--gpu", self.gpu, GPUS)
@@ -93,18 +117,13 @@ class MockSettings:
         _one_of("--step-times", self.step_times, ("roofline", "measured"))
         _one_of("--scheduling-policy", self.scheduling_policy, ("fcfs", "priority"))
         _one_of("--sigterm", self.sigterm, ("abort", "silence"))
+        _one_of("--role", self.role, ("both", "prefill", "decode"))
+        _one_of("--kv-connector", self.connector, KV_CONNECTORS)
+        _one_of("--kv-load-failure-policy", self.kv_load_failure_policy, ("fail", "recompute"))
 
     def _check_later_versions(self) -> None:
-        if self.role != "both":
-            raise SettingsError(
-                f"--role {self.role}: this version of the mock serves whole requests only; "
-                "leave the flag out or say `both`."
-            )
-        if self.kv_connector is not None:
-            raise SettingsError(
-                f"--kv-connector {self.kv_connector}: this version of the mock hands no KV over; "
-                "leave the flag out."
-            )
+        if self.connector == "nixl" and self.dialect != "vllm":
+            raise SettingsError(f"--kv-connector nixl: engines of the {self.dialect} dialect have no NIXL.")
         if self.dp_size != 1:
             raise SettingsError(
                 f"--dp-size {self.dp_size}: this version of the mock has one data-parallel rank; "
@@ -122,13 +141,19 @@ class MockSettings:
         ):
             if value is not None and value < 1:
                 raise SettingsError(f"{flag} {value}: must be at least 1.")
-        for flag, number in (("--time-scale", self.time_scale), ("--output-tokens", self.output_tokens)):
+        for flag, number in (
+            ("--time-scale", self.time_scale),
+            ("--output-tokens", self.output_tokens),
+            ("--kv-lease-s", self.kv_lease_s),
+            ("--kv-bandwidth-gbps", self.kv_bandwidth_gbps),
+        ):
             if not number > 0:
                 raise SettingsError(f"{flag} {number}: must be above 0.")
         for flag, number in (
             ("--sse-keep-alive-interval", self.sse_keep_alive_interval_s),
             ("--shutdown-timeout", self.shutdown_timeout_s),
             ("--restart-delay", self.restart_delay_s),
+            ("--kv-latency-s", self.kv_latency_s),
         ):
             if number < 0:
                 raise SettingsError(f"{flag} {number}: must not be negative.")

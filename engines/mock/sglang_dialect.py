@@ -11,7 +11,7 @@ from dataclasses import replace
 from fastapi import APIRouter, FastAPI, Response
 from fastapi import Request as WebRequest
 
-from engines.mock.ask import Answer, Ask, Sampling
+from engines.mock.ask import Answer, Ask, Extras, Sampling
 from engines.mock.chat import DONE
 from engines.mock.errors import ClientGone, Refusal, body_sglang, event_sglang
 from engines.mock.exposition import CONTENT_TYPE, render
@@ -205,12 +205,12 @@ def _with_rid(read: Callable[[Fields, Context], Ask]) -> Callable[[Fields, Conte
     return ask
 
 
-def _chat_body(ask: Ask, answers: Sequence[Answer], created: int, _: str, cached: int | None) -> bytes:
-    return sglang_chat_body(ask, answers, created, cached)
+def _chat_body(ask: Ask, answers: Sequence[Answer], created: int, _: str, extras: Extras) -> bytes:
+    return sglang_chat_body(ask, answers, created, extras.cached_tokens)
 
 
-def _completion_body(ask: Ask, answers: Sequence[Answer], created: int, _: str, cached: int | None) -> bytes:
-    return sglang_completion_body(ask, answers, created, cached)
+def _completion_body(ask: Ask, answers: Sequence[Answer], created: int, _: str, extras: Extras) -> bytes:
+    return sglang_completion_body(ask, answers, created, extras.cached_tokens)
 
 
 CHAT = Api(
@@ -232,7 +232,9 @@ COMPLETIONS = Api(
 GENERATE = Api(
     ask=generate_ask,
     stream=lambda ask, _created, _print, _details: GenerateStream(ask),
-    body=lambda ask, answers, _created, _print, cached: generate_body(ask, answers, cached or 0),
+    body=lambda ask, answers, _created, _print, extras: generate_body(
+        ask, answers, extras.cached_tokens or 0
+    ),
     error_body=body_sglang,
     error_event=event_sglang,
     error_end=DONE,

@@ -25,6 +25,7 @@ class Ticker:
         outputs: called at each step's end with its outputs, its planned end and its length (wall seconds).
         failed: called when a step raised; the ticker has stopped.
         time_scale: wall seconds of one engine second.
+        begun: called after the engine was asked for a step, whether it began one or not.
     """
 
     def __init__(
@@ -33,8 +34,10 @@ class Ticker:
         outputs: Callable[[Sequence[Output], Step, float], None],
         failed: Callable[[Exception], None],
         time_scale: float,
+        begun: Callable[[], None] = lambda: None,
     ) -> None:
         self._engine = engine
+        self._begun = begun
         self._outputs = outputs
         self._failed = failed
         self.time_scale = time_scale
@@ -69,6 +72,7 @@ class Ticker:
         self._timer = None
         try:
             step = self._engine.begin_step(start)
+            self._begun()
         except Exception as failure:  # noqa: BLE001 - whatever it is, the engine is dead, and says so
             self._fail(failure)
             return

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from fastapi import FastAPI, Response
 from fastapi import Request as WebRequest
 
-from engines.mock.ask import Answer, Ask
+from engines.mock.ask import Answer, Ask, Extras
 from engines.mock.audio import serve_transcription
 from engines.mock.chat import DONE, ChatStream, chat_body
 from engines.mock.completions import CompletionStream, completion_body
@@ -129,10 +129,8 @@ def _chat_stream(ask: Ask, created: int, fingerprint: str, details: bool) -> Str
     return ChatStream(ask, created, fingerprint, details=details)
 
 
-def _chat_body(
-    ask: Ask, answers: Sequence[Answer], created: int, fingerprint: str, cached: int | None
-) -> bytes:
-    return chat_body(ask, answers, created, fingerprint, cached_tokens=cached)
+def _chat_body(ask: Ask, answers: Sequence[Answer], created: int, fingerprint: str, extras: Extras) -> bytes:
+    return chat_body(ask, answers, created, fingerprint, extras)
 
 
 def _completion_stream(ask: Ask, created: int, fingerprint: str, details: bool) -> StreamEncoder:
@@ -140,9 +138,9 @@ def _completion_stream(ask: Ask, created: int, fingerprint: str, details: bool) 
 
 
 def _completion_body(
-    ask: Ask, answers: Sequence[Answer], created: int, fingerprint: str, cached: int | None
+    ask: Ask, answers: Sequence[Answer], created: int, fingerprint: str, extras: Extras
 ) -> bytes:
-    return completion_body(ask, answers, created, fingerprint, cached_tokens=cached)
+    return completion_body(ask, answers, created, fingerprint, extras)
 
 
 def _messages_stream(ask: Ask, created: int, fingerprint: str, details: bool) -> StreamEncoder:
@@ -150,16 +148,16 @@ def _messages_stream(ask: Ask, created: int, fingerprint: str, details: bool) ->
 
 
 def _messages_body(
-    ask: Ask, answers: Sequence[Answer], created: int, fingerprint: str, cached: int | None
+    ask: Ask, answers: Sequence[Answer], created: int, fingerprint: str, extras: Extras
 ) -> bytes:
-    return messages_body(ask, answers, cached or 0)
+    return messages_body(ask, answers, extras)
 
 
 def _responses(state: ResponsesApi) -> Api:
     return Api(
         ask=state.ask,
         stream=lambda ask, created, _fingerprint, _details: state.stream(ask, created),
-        body=lambda ask, answers, created, _print, cached: state.body(ask, answers, created, cached or 0),
+        body=lambda ask, answers, created, _print, extras: state.body(ask, answers, created, extras),
         error_body=body_vllm,
         error_event=event_responses,
         keep_alive=False,

@@ -15,6 +15,7 @@ from engines.mock.account import Histogram
 from engines.mock.exposition import Counter, Family, Gauge, HistogramFamily, Series, labelled, number
 from engines.mock.hardware import MEMORY_UTILIZATION
 from engines.mock.process import EngineProcess
+from engines.model.engine import Engine
 
 Read = Callable[[], float]
 
@@ -27,6 +28,7 @@ def vllm_families(process: EngineProcess) -> list[Family]:
     table = _Table(process)
     return [
         PythonFamilies(process.started_unix_s),
+        *table.connector(),
         *table.gauges(),
         *table.cache_counters(),
         *table.token_counters(),
@@ -65,6 +67,10 @@ class _Table:
         self._created = process.started_unix_s
         self._labels = {"engine": "0", "model_name": process.settings.name}
 
+    def connector(self) -> Iterator[Family]:
+        connector = self._process.connector
+        return iter(()) if connector is None else connector.families(self._labels, self._created)
+
     def gauges(self) -> Iterator[Family]:
         engine = self._process.engine
         for what in ("flops", "read_bytes", "write_bytes"):
@@ -82,6 +88,8 @@ class _Table:
                 "deferred": lambda: engine.waiting_by_reason["deferred"],
             },
         )
+        if self._process.connector is not None and self._process.settings.role != "prefill":
+            yield self._kv_fetch_stages()
         yield self._gauge_by(
             "engine_sleep_state",
             "1 for the state the engine is in.",
@@ -92,15 +100,32 @@ class _Table:
             "kv_cache_usage_perc", "Share of KV blocks in use, 0 to 1.", lambda: engine.kv_usage
         )
 
+    def _kv_fetch_stages(self) -> Family:
+        engine = self._process.engine
+        stages = engine.kv_fetch_by_stage
+        return self._gauge_by(
+            "num_requests_kv_fetch_by_stage",
+            "Waiting requests whose KV is with another engine, by how far they are.",
+            "stage",
+            {stage: _stage(engine, stage) for stage in stages},
+        )
+
     def cache_counters(self) -> Iterator[Family]:
         counters = self._process.engine.counters
         yield self._counter(
             "prefix_cache_queries", "Tokens looked up.", lambda: counters.prefix_queries_tokens
         )
         yield self._counter("prefix_cache_hits", "Tokens found.", lambda: counters.prefix_hits_tokens)
-        for kind, what in (("external_prefix", "tokens of a KV connector"), ("mm", "multi-modal items")):
-            yield self._counter(f"{kind}_cache_queries", f"Look-ups of {what}.", _NOTHING)
-            yield self._counter(f"{kind}_cache_hits", f"Finds of {what}.", _NOTHING)
+        external: tuple[Read, Read] = (
+            lambda: counters.external_queries_tokens,
+            lambda: counters.external_hits_tokens,
+        )
+        for kind, what, (queries, hits) in (
+            ("external_prefix", "tokens of a KV connector", external),
+            ("mm", "multi-modal items", (_NOTHING, _NOTHING)),
+        ):
+            yield self._counter(f"{kind}_cache_queries", f"Look-ups of {what}.", queries)
+            yield self._counter(f"{kind}_cache_hits", f"Finds of {what}.", hits)
         yield self._counter("num_preemptions", "Preemptions.", lambda: counters.preemptions)
 
     def token_counters(self) -> Iterator[Family]:
@@ -112,8 +137,8 @@ class _Table:
             "source",
             {
                 "local_compute": lambda: counters.prompt_tokens - counters.prompt_tokens_cached,
-                "local_cache_hit": lambda: counters.prompt_tokens_cached,
-                "external_kv_transfer": _NOTHING,
+                "local_cache_hit": lambda: counters.prompt_tokens_cached - counters.prompt_tokens_external,
+                "external_kv_transfer": lambda: counters.prompt_tokens_external,
             },
         )
         yield self._counter(
@@ -123,6 +148,7 @@ class _Table:
             ("device", "host", "p2p", "disk", "external_unspecified"), _NOTHING
         )
         tiers["device"] = lambda: counters.prefix_hits_tokens
+        tiers["external_unspecified"] = lambda: counters.external_hits_tokens
         yield self._counter_by(
             "prompt_tokens_cached_by_source", "Cached prompt tokens by tier, at admission.", "source", tiers
         )
@@ -204,6 +230,10 @@ class _Table:
 
     def _histogram(self, name: str, text: str, histogram: Histogram) -> HistogramFamily:
         return HistogramFamily(f"vllm:{name}", text, self._labels, histogram, self._created)
+
+
+def _stage(engine: Engine, stage: str) -> Read:
+    return lambda: engine.kv_fetch_by_stage[stage]
 
 
 def _entry(counts: Mapping[str, int], name: str) -> Read:

@@ -120,6 +120,11 @@ def render_chat(
     return ids
 
 
+def has_media(token_ids: Iterable[int]) -> bool:
+    """Whether an image, audio or video part is in a prompt."""
+    return any(_MEDIA <= token < _ROLE for token in token_ids)
+
+
 def media_tokens(part: Mapping[str, object]) -> list[int]:
     """Token ids of an image, audio or video part; equal parts have equal ids.
 

@@ -32,19 +32,20 @@ class NetworkListener:
     def __init__(self, network: Network, listener: Listener) -> None:
         self._network = network
         self._listener = listener
+        self._place = (listener.host, listener.port)
 
     @property
     def connections(self) -> int:
         return len(self._listener.connections)
 
     def close(self) -> None:
-        self._network.refuse(HOST, PORT)
+        self._network.refuse(*self._place)
 
     def reopen(self) -> None:
-        self._network.accept(HOST, PORT)
+        self._network.accept(*self._place)
 
     def reset_connections(self) -> None:
-        self._network.reset_all(HOST, PORT)
+        self._network.reset_all(*self._place)
 
     def end_connections(self) -> None:
         for transport in self._listener.connections:
@@ -82,12 +83,12 @@ class Reply:
 class Stage:
     """One engine and its client."""
 
-    def __init__(self, app: Front, network: Network) -> None:
+    def __init__(self, app: Front, network: Network, host: str = HOST) -> None:
         self.app = app
         self.process = app.process
         self.network = network
         self.upstream = Upstream(network.connect, asyncio.get_running_loop().time)
-        self.origin = Origin("http", HOST, PORT, "")
+        self.origin = Origin("http", host, PORT, "")
 
     async def open(
         self,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from engines.mock.app import create_app
-from engines.mock.faults import ENGINE_FAULTS, KINDS, REQUEST_FAULTS, Fault
+from engines.mock.faults import ENGINE_FAULTS, HANDOVER_FAULTS, KINDS, REQUEST_FAULTS, Fault
 from router.core.errors import ConnectFailed, UpstreamBroken, UpstreamClosed
 from router.upstream.exchange import Exchange
 from router.virtual.clock import run
@@ -460,7 +460,7 @@ def test_a_fault_that_makes_no_sense_is_refused(fields: dict[str, Any]) -> None:
 
 
 def test_every_kind_says_what_it_does() -> None:
-    assert KINDS == {**ENGINE_FAULTS, **REQUEST_FAULTS}
+    assert KINDS == {**ENGINE_FAULTS, **REQUEST_FAULTS, **HANDOVER_FAULTS}
     assert not set(ENGINE_FAULTS) & set(REQUEST_FAULTS)
 
 

@@ -4,16 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import re
 import signal
 import socket
-import subprocess
-import sys
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 
 import anthropic
 import openai
@@ -25,31 +19,10 @@ from engines.mock.server import EngineServer
 from router.upstream.origin import Origin
 from router.virtual.clock import run
 from router.virtual.network import Network
+from tests.engines.mock_processes import engines
 from tests.engines.mock_stage import HOST, PORT, UNIX_ORIGIN_S
 
-ROOT = Path(__file__).parent.parent.parent
 KEY = "secret"
-
-
-@contextmanager
-def engines(*flags: str) -> Iterator[tuple[subprocess.Popen[str], list[str]]]:
-    """A process, and the URLs that it prints; killed if a test leaves it running."""
-    count = int(flags[flags.index("--count") + 1]) if "--count" in flags else 1
-    command = [sys.executable, "-m", "engines.mock", "--port", "0", *flags]
-    process = subprocess.Popen(
-        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ}
-    )
-    assert process.stdout is not None
-    try:
-        lines = [process.stdout.readline() for _ in range(count)]
-        found = [re.match(r"http://127\.0\.0\.1:\d+", line) for line in lines]
-        assert all(found), lines
-        yield process, [match[0] for match in found if match]
-    finally:
-        if process.poll() is None:
-            process.kill()
-        process.wait()
-        process.stdout.close()
 
 
 @pytest.fixture(scope="module")
@@ -213,5 +186,5 @@ def test_a_port_that_is_taken_is_said_in_a_sentence(capsys: pytest.CaptureFixtur
 
 
 def test_a_wrong_flag_value_is_said_in_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--role", "decode"]) == 2
-    assert capsys.readouterr().err.startswith("pointsman mock: --role decode: this version")
+    assert main(["--role", "chef"]) == 2
+    assert capsys.readouterr().err.startswith("pointsman mock: --role chef: not known. Known: both, decode")

@@ -19,8 +19,16 @@ from engines.model.specs import GPUS, MODELS
         ({"model": "gpt-7"}, "--model gpt-7: not known. Known: .*qwen2.5-3b"),
         ({"gpu": "abacus"}, "--gpu abacus: not known. Known: .*a40"),
         ({"dialect": "tgi"}, "--dialect tgi"),
-        ({"role": "prefill"}, "--role prefill: this version"),
-        ({"kv_connector": "nixl"}, "--kv-connector nixl: this version"),
+        ({"role": "chef"}, "--role chef: not known. Known: both, decode, prefill"),
+        ({"kv_connector": "pigeon"}, "--kv-connector pigeon: not known. Known: .*nixl"),
+        ({"kv_connector": "nixl", "dialect": "sglang"}, "--kv-connector nixl: engines of the sglang dialect"),
+        (
+            {"kv_load_failure_policy": "cry"},
+            "--kv-load-failure-policy cry: not known. Known: fail, recompute",
+        ),
+        ({"kv_lease_s": 0}, "--kv-lease-s 0: must be above 0"),
+        ({"kv_bandwidth_gbps": 0}, "--kv-bandwidth-gbps 0: must be above 0"),
+        ({"kv_latency_s": -1}, "--kv-latency-s -1: must not be negative"),
         ({"dp_size": 2}, "--dp-size 2: this version"),
         ({"time_scale": 0}, "--time-scale 0: must be above 0"),
         ({"output_tokens": -1}, "--output-tokens -1: must be above 0"),
@@ -77,6 +85,28 @@ def test_output_tokens_is_the_mean_of_the_lengths() -> None:
     assert sum(drawn) / len(drawn) == pytest.approx(200, rel=0.1)
 
 
+@pytest.mark.parametrize(
+    ("values", "connector"),
+    [
+        ({}, "none"),
+        ({"role": "prefill"}, "nixl"),
+        ({"role": "decode"}, "nixl"),
+        ({"role": "decode", "kv_connector": "none"}, "none"),
+        ({"kv_connector": "nixl"}, "nixl"),
+    ],
+)
+def test_an_engine_of_one_role_hands_kv_over_with_nixl_unless_told_otherwise(
+    values: dict[str, Any], connector: str
+) -> None:
+    assert MockSettings(**values).connector == connector
+
+
+def test_a_block_and_the_wire_follow_the_model_and_the_settings() -> None:
+    link = Hardware.of(MockSettings(kv_bandwidth_gbps=8, kv_latency_s=0.5)).link
+    block_bytes = 16 * MODELS["qwen2.5-3b"].kv_bytes_per_token
+    assert link.seconds(2) == pytest.approx(0.5 + 2 * block_bytes / 1e9)
+
+
 def test_the_command_line_without_flags_is_the_default_engine() -> None:
     assert settings_of(parser().parse_args([])) == MockSettings()
 
@@ -89,7 +119,9 @@ def test_every_flag_reaches_its_setting() -> None:
         "--no-enable-prompt-tokens-details "
         "--enable-request-id-headers --shutdown-timeout 9 --sigterm silence --restart-delay 4 "
         "--output-tokens 50 --scheduling-policy priority --no-enable-auto-tool-choice --step-times roofline "
-        "--enable-server-load-tracking --role both --dp-size 1"
+        "--enable-server-load-tracking --role decode --kv-connector none --kv-lease-s 12 "
+        "--kv-load-failure-policy recompute --kv-bandwidth-gbps 25 --kv-latency-s 0.5 "
+        "--kv-side-channel-host decode-0 --dp-size 1"
     )
     expected = MockSettings(
         model="mistral-7b", gpu="h100", served_model_name="m", dialect="sglang", time_scale=0.5, seed=7,
@@ -98,6 +130,8 @@ def test_every_flag_reaches_its_setting() -> None:
         enable_prompt_tokens_details=False, enable_request_id_headers=True, shutdown_timeout_s=9.0,
         sigterm="silence", restart_delay_s=4.0, output_tokens=50.0, scheduling_policy="priority",
         enable_auto_tool_choice=False, enable_server_load_tracking=True,
+        role="decode", kv_connector="none", kv_lease_s=12.0, kv_load_failure_policy="recompute",
+        kv_bandwidth_gbps=25.0, kv_latency_s=0.5, kv_side_channel_host="decode-0",
     )  # fmt: skip
     assert settings_of(parser().parse_args(flags.split())) == expected
 

@@ -92,10 +92,11 @@ def test_a_release_at_the_very_end_of_a_lease_is_too_late() -> None:
     assert (b.engine.kept.late_releases, b.engine.kept.expired) == (1, 1)
 
 
-def test_a_shortened_lease_ends_early() -> None:
+def test_a_cut_lease_ends_early_whatever_heartbeats_come() -> None:
     b = bench()
     prefilled(b)
-    b.engine.kept.shorten(2.0, b.now)
+    b.engine.kept.cut("p", 2.0, b.now)
+    b.engine.kept.prolong(["p"], b.now + 1.0)
     assert b.engine.kept.expire(b.now + 2.0) == 1
 
 

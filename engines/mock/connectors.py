@@ -1,0 +1,20 @@
+"""The KV connectors that a mock engine can have, by name.
+
+Separate as the one place that knows all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from engines.mock.connector import Connector, Mount
+from engines.mock.nixl import NixlConnector
+
+CONNECTORS: Mapping[str, Callable[[Mount], Connector]] = {"nixl": NixlConnector}
+"""Makes the connector of one incarnation. `none` has none."""
+
+
+def connector_of(mount: Mount) -> Connector | None:
+    """Return the connector that the settings ask for."""
+    make = CONNECTORS.get(mount.settings.connector)
+    return None if make is None else make(mount)
