@@ -19,7 +19,7 @@ import httptools
 import msgspec
 import uvloop
 
-from benchmarks.engine_bytes import MODEL
+from benchmarks.engine_bytes import ASK_HANDLE, HANDLE, MODEL, Leg
 
 _CONNECTS_AT_ONCE = 64
 _EXTRA_EVENTS = 2
@@ -36,6 +36,7 @@ class Load(msgspec.Struct, frozen=True):
         prompt_bytes: length of the user's message.
         announce: print `open` once every connection has its first bytes.
         ignore_eos: ask for exactly that many tokens; for engines that would end on their own.
+        leg: send one leg of a split request, as a router would send it to an engine.
     """
 
     port: int
@@ -45,6 +46,7 @@ class Load(msgspec.Struct, frozen=True):
     prompt_bytes: int = 60
     announce: bool = False
     ignore_eos: bool = False
+    leg: Leg = Leg.WHOLE
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -126,6 +128,13 @@ class Run:
         )
 
 
+_OF_LEG: dict[Leg, dict[str, object]] = {
+    Leg.WHOLE: {},
+    Leg.PREFILL: {"max_tokens": 1, "stream": False, "kv_transfer_params": ASK_HANDLE},
+    Leg.DECODE: {"kv_transfer_params": HANDLE},
+}
+
+
 def request_bytes(load: Load) -> bytes:
     """One request, head and body."""
     text = (_TEXT * (load.prompt_bytes // len(_TEXT) + 1))[: load.prompt_bytes]
@@ -135,6 +144,7 @@ def request_bytes(load: Load) -> bytes:
         ask["stream"] = True
     if load.ignore_eos:
         ask["ignore_eos"] = True
+    ask.update(_OF_LEG[load.leg])
     body = msgspec.json.encode(ask)
     return (
         b"POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1:%d\r\naccept: */*\r\n"
@@ -244,6 +254,7 @@ def main() -> int:
     command.add_argument("--prompt-bytes", type=int, default=60)
     command.add_argument("--announce", action="store_true")
     command.add_argument("--ignore-eos", action="store_true")
+    command.add_argument("--leg", type=Leg, choices=list(Leg), default=Leg.WHOLE)
     load = Load(**vars(command.parse_args()))
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         try:

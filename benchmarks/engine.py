@@ -4,6 +4,10 @@ Fixed answers, one write each, straight from an asyncio protocol. Separate from 
 imitate an engine's time and state and cost accordingly. `PUT /pace?ms=10` sets the time between the events of
 every stream that begins later; 0 writes them as fast as the reader takes them.
 
+It is either half of a NIXL pair as well, as far as a router can tell: a request that is to be decoded
+elsewhere is answered whole with a handle, one that brings a complete handle is answered like any other.
+`GET /legs` says how many came of each kind, so that a benchmark of splitting can prove that all were split.
+
 Run as `python -m benchmarks.engine`; it prints the port that it listens on.
 """
 
@@ -26,11 +30,37 @@ class _Options(msgspec.Struct):
     include_usage: bool | None = None
 
 
+class _Transfer(msgspec.Struct):
+    do_remote_decode: bool | None = None
+    do_remote_prefill: bool | None = None
+    remote_engine_id: str | None = None
+    remote_request_id: str | None = None
+    remote_block_ids: list[list[int]] | None = None
+    remote_host: str | None = None
+    remote_port: int | None = None
+
+    @property
+    def reads(self) -> bool:
+        """Whether vLLM would fetch KV for it: without one of these it computes the prompt itself."""
+        where = (self.remote_engine_id, self.remote_request_id, self.remote_host, self.remote_port)
+        return bool(self.do_remote_prefill and self.remote_block_ids and all(where))
+
+
 class _Ask(msgspec.Struct):
     stream: bool | None = None
     max_tokens: int | None = None
     max_completion_tokens: int | None = None
     stream_options: _Options | None = None
+    kv_transfer_params: _Transfer | None = None
+
+    @property
+    def leg(self) -> says.Leg:
+        transfer = self.kv_transfer_params
+        if transfer is None:
+            return says.Leg.WHOLE
+        if transfer.do_remote_decode and not self.stream:  # a stream would bring no handle
+            return says.Leg.PREFILL
+        return says.Leg.DECODE if transfer.reads else says.Leg.WHOLE
 
     @property
     def events(self) -> int:
@@ -44,13 +74,20 @@ class _Ask(msgspec.Struct):
 _ASK = msgspec.json.Decoder(_Ask)
 
 
+def leg_of(body: bytes) -> says.Leg:
+    """What a chat request with this body is counted as."""
+    return _ASK.decode(body).leg
+
+
 class Phrases:
-    """All bytes that are ever sent, and the pace of streams. State: `pace_s`, read by streams that begin."""
+    """All bytes that are ever sent. State: `pace_s`, read by streams that begin, and `legs` so far."""
 
     def __init__(self) -> None:
         self.pace_s = 0.0
+        self.legs = dict.fromkeys(says.Leg, 0)
         json = b"application/json"
         self.chat = says.whole_chat()
+        self.prefilled = says.prefilled_chat()
         self.empty = says.answer(b"200 OK", json, b"")
         self.refusal = says.answer(b"404 Not Found", json, b'{"detail":"Not Found"}')
         self.pages = {
@@ -170,13 +207,19 @@ class EngineProtocol(asyncio.Protocol):
         phrases = self._phrases
         if self._target.startswith(b"/v1/chat/completions"):
             ask = _ASK.decode(b"".join(self._body))
-            if ask.stream:
+            leg = ask.leg
+            phrases.legs[leg] += 1
+            if leg is says.Leg.PREFILL:
+                self._transport.write(phrases.prefilled)
+            elif ask.stream:
                 self._stream = Stream(self._transport, phrases, ask)
             else:
                 self._transport.write(phrases.chat)
         elif self._target.startswith(b"/pace?ms="):
             phrases.pace_s = float(self._target.partition(b"=")[2]) / 1000
             self._transport.write(phrases.empty)
+        elif self._target == b"/legs":
+            self._transport.write(says.legs(phrases.legs))
         else:
             path = self._target.partition(b"?")[0]
             self._transport.write(phrases.pages.get(path, phrases.refusal))

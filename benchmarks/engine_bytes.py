@@ -5,6 +5,7 @@ Separate from the engine so that a test can hold the shapes to what the router's
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
@@ -44,11 +45,62 @@ def answer(status: bytes, content_type: bytes, body: bytes) -> bytes:
     )
 
 
+class Leg(enum.StrEnum):
+    """What a request asks of an engine: all of it, or one side of a split."""
+
+    WHOLE = "whole"
+    PREFILL = "prefill"
+    DECODE = "decode"
+
+
+HANDLE = {
+    "do_remote_prefill": True,
+    "do_remote_decode": False,
+    "remote_block_ids": [[4, 5]],
+    "remote_engine_id": "prefill-0",
+    "remote_request_id": "chatcmpl-b0adde1ebd87f639-9abedd21",
+    "remote_host": "127.0.0.1",
+    "remote_port": 25_600,
+    "tp_size": 1,
+    "dcp_size": 1,
+    "pp_size": 1,
+    "remote_num_tokens": PROMPT_TOKENS,
+    "remote_blocks_expiry_time": None,
+    "transfer_mode": "pull",
+    "remote_prefill_cached_tokens": 0,
+}
+"""What vLLM's NIXL connector says of KV that it keeps, and what a decode leg brings."""
+
+ASK_HANDLE = {
+    "do_remote_decode": True,
+    "do_remote_prefill": False,
+    "remote_engine_id": None,
+    "remote_block_ids": None,
+    "remote_host": None,
+    "remote_port": None,
+}
+"""What a prefill leg brings."""
+
+
 def whole_chat() -> bytes:
     """A chat answer with a body of some 700 bytes."""
+    return _chat("".join(_WORDS).strip(), len(_WORDS), None)
+
+
+def prefilled_chat() -> bytes:
+    """The answer to a prefill leg: one token, and where the KV is."""
+    return _chat(_WORDS[0], 1, HANDLE)
+
+
+def legs(counts: Mapping[Leg, int]) -> bytes:
+    """The answer to /legs."""
+    return answer(b"200 OK", b"application/json", _encode(counts))
+
+
+def _chat(text: str, tokens: int, handle: Mapping[str, object] | None) -> bytes:
     message = {
         "role": "assistant",
-        "content": "".join(_WORDS).strip(),
+        "content": text,
         "refusal": None,
         "annotations": None,
         "audio": None,
@@ -72,10 +124,10 @@ def whole_chat() -> bytes:
         "choices": [choice],
         "service_tier": None,
         "system_fingerprint": _FINGERPRINT,
-        "usage": _usage(len(_WORDS)),
+        "usage": _usage(tokens),
         "prompt_logprobs": None,
         "prompt_token_ids": None,
-        "kv_transfer_params": None,
+        "kv_transfer_params": handle,
     }
     return answer(b"200 OK", b"application/json", _encode(body))
 

@@ -23,6 +23,7 @@ import httpx
 import msgspec
 
 from benchmarks.client import Load, Outcome
+from benchmarks.engine_bytes import Leg
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -113,6 +114,11 @@ class EngineProcess(Child):
     def pace(self, milliseconds: float) -> None:
         """Time between the events of streams that begin from now on; 0: as fast as they are read."""
         httpx.put(f"{self.url}/pace", params={"ms": milliseconds}).raise_for_status()
+
+    def legs(self) -> dict[Leg, int]:
+        """How many chat requests it has been asked for so far, by kind."""
+        answer = httpx.get(f"{self.url}/legs").raise_for_status()
+        return msgspec.json.decode(answer.content, type=dict[Leg, int])
 
 
 def python(module: str, *args: object) -> list[str]:

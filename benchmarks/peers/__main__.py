@@ -5,14 +5,25 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
+from benchmarks.peers import split
 from benchmarks.peers.installation import versions
-from benchmarks.peers.report import print_table, verdicts
-from benchmarks.peers.rounds import Samples, run_rounds
-from benchmarks.peers.targets import DIRECT, ROUTERS, Target, prepare, start
+from benchmarks.peers.report import print_split_table, print_table, split_verdicts, verdicts
+from benchmarks.peers.rounds import COURSES, Samples, measure, run_rounds
+from benchmarks.peers.targets import (
+    DIRECT,
+    ROUTERS,
+    SPLIT_ROUTERS,
+    Target,
+    prepare,
+    start,
+    start_split,
+)
 from benchmarks.processes import EngineProcess
 from benchmarks.verdict import Verdict, print_verdicts, write_json
 
@@ -20,28 +31,61 @@ _ROUNDS = 3
 _ENGINES = 2
 
 
-def main() -> int:
-    args = _arguments()
-    prepare(args.routers)
-    load_before = os.getloadavg()
+class Result(NamedTuple):
+    """What one kind of request came to.
+
+    Attributes:
+        rss: resident memory by router, after all loads.
+    """
+
+    samples: Samples
+    rss: dict[str, int]
+    found: list[Verdict]
+
+
+def whole(names: Sequence[str], *, quick: bool) -> Result:
+    """Requests that one engine serves."""
     with ExitStack() as stack:
         engines = [stack.enter_context(EngineProcess(f"engine {number}")) for number in range(_ENGINES)]
         urls = [engine.url for engine in engines]
         targets = [Target(DIRECT, engines[0].port, None)]
-        for name in args.routers:
-            target = start(name, urls)
-            if target.router is not None:
-                stack.enter_context(target.router)
-            targets.append(target)
-        samples = run_rounds(targets, engines, 1 if args.quick else _ROUNDS, quick=args.quick)
-        rss = {target.name: target.router.rss_bytes() for target in targets if target.router is not None}
-    print_table(samples, args.routers, rss)
-    found = verdicts(samples, rss)
+        targets += [_entered(stack, start(name, urls)) for name in names]
+        measured = partial(measure, quick=quick)
+        samples = run_rounds(COURSES, targets, engines, _rounds(quick=quick), measured)
+        rss = _rss(targets)
+    print_table(samples, names, rss)
+    return Result(samples, rss, verdicts(samples, rss))
+
+
+def splits(names: Sequence[str], *, quick: bool) -> Result:
+    """Requests that a prefill and a decode engine serve between them."""
+    with split.split_engines() as engines, ExitStack() as stack:
+        prefill, decode = ([engine.url for engine in side] for side in (engines.prefill, engines.decode))
+        targets = engines.alone()
+        for name in names:
+            if name in SPLIT_ROUTERS:
+                targets.append(_entered(stack, start_split(name, prefill, decode)))
+        measured = partial(engines.measure, quick=quick)
+        samples = run_rounds(split.COURSES, targets, engines.all, _rounds(quick=quick), measured)
+        rss = _rss(targets)
+    print_split_table(samples, rss)
+    return Result(samples, rss, split_verdicts(samples, rss))
+
+
+KINDS: dict[str, Callable[..., Result]] = {"whole": whole, "split": splits}
+
+
+def main() -> int:
+    args = _arguments()
+    prepare(args.routers)
+    load_before = os.getloadavg()
+    results = {kind: KINDS[kind](args.routers, quick=args.quick) for kind in args.courses}
+    found = [verdict for result in results.values() for verdict in result.found]
     if found:
         print_verdicts(found)
     loads = (load_before, os.getloadavg())
     print(f"\nload average {loads[0][0]:.1f} before, {loads[1][0]:.1f} after, on {os.cpu_count()} cores")
-    write_json(args.json, _content(samples, rss, found, loads))
+    write_json(args.json, _content(results, found, loads))
     return 0 if all(verdict.holds for verdict in found) else 1
 
 
@@ -51,24 +95,39 @@ def _arguments() -> argparse.Namespace:
         "--quick", action="store_true", help="one short round: shows that all works, no figures"
     )
     command.add_argument("--routers", nargs="+", choices=ROUTERS, default=list(ROUTERS))
+    command.add_argument(
+        "--courses", nargs="+", choices=KINDS, default=list(KINDS), help="requests for one engine, or for two"
+    )
     command.add_argument("--json", type=Path, default=Path("build/benchmarks/peers.json"))
     return command.parse_args()
 
 
+def _entered(stack: ExitStack, target: Target) -> Target:
+    """The target, to be stopped with the stack."""
+    if target.router is not None:
+        stack.enter_context(target.router)
+    return target
+
+
+def _rounds(*, quick: bool) -> int:
+    return 1 if quick else _ROUNDS
+
+
+def _rss(targets: Sequence[Target]) -> dict[str, int]:
+    return {target.name: target.router.rss_bytes() for target in targets if target.router is not None}
+
+
 def _content(
-    samples: Samples,
-    rss: dict[str, int],
-    found: Sequence[Verdict],
-    loads: Sequence[tuple[float, float, float]],
+    results: dict[str, Result], found: Sequence[Verdict], loads: Sequence[tuple[float, float, float]]
 ) -> dict[str, object]:
     return {
         "versions": versions(),
         "python": sys.version,
         "cores": os.cpu_count(),
         "load_average": loads,
-        "rss_bytes": rss,
+        "rss_bytes": {kind: result.rss for kind, result in results.items()},
         "verdicts": found,
-        "samples": samples,
+        "samples": {name: by for result in results.values() for name, by in result.samples.items()},
     }
 
 

@@ -17,6 +17,10 @@ from benchmarks.peers.rounds import (
     median,
     ratio,
 )
+from benchmarks.peers.split import ALONE as SPLIT_ALONE
+from benchmarks.peers.split import SMALL as SPLIT_SMALL
+from benchmarks.peers.split import STREAMS as SPLIT_STREAMS
+from benchmarks.peers.split import median_own_s
 from benchmarks.peers.targets import DIRECT, POINTSMAN, SMG, VLLM
 from benchmarks.verdict import Verdict
 
@@ -24,6 +28,8 @@ PACED_BOUND = 1.4
 SATURATED_BOUND = 1.5
 SMALL_BOUND = 2.0
 ADDED_BOUND = 1.5
+SPLIT_SMALL_BOUND = 1.6
+SPLIT_OWN_BOUND_MS = 3.0
 
 
 def cpu_us(sample: Sample) -> float:
@@ -41,6 +47,19 @@ def verdicts(samples: Samples, rss: Mapping[str, int]) -> list[Verdict]:
     if SMG in rss:
         figure = added_ratio(samples, POINTSMAN, SMG)
         found.append(Verdict(f"added p50, {ALONE.name}", figure, f"x {SMG}", ADDED_BOUND))
+    return found
+
+
+def split_verdicts(samples: Samples, rss: Mapping[str, int]) -> list[Verdict]:
+    """The same for split requests."""
+    found = []
+    if POINTSMAN in rss:
+        own_ms = median_own_s(samples, POINTSMAN) * 1e3
+        found.append(Verdict(f"own time p50, {SPLIT_ALONE.name}", own_ms, "ms", SPLIT_OWN_BOUND_MS))
+    if POINTSMAN in rss and VLLM in rss:
+        for course, bound in ((SPLIT_SMALL, SPLIT_SMALL_BOUND), (SPLIT_STREAMS, None)):
+            figure = ratio(samples, course, POINTSMAN, VLLM, cpu_us)
+            found.append(Verdict(f"router CPU, {course.name}", figure, f"x {VLLM}", bound))
     return found
 
 
@@ -79,3 +98,20 @@ def _row(samples: Samples, name: str, rss: int | None) -> str:
         (8, "" if rss is None else f"{rss / 1e6:.0f}"),
     ]
     return "".join(f"{text:>{width}}" for width, text in cells)
+
+
+def print_split_table(samples: Samples, rss: Mapping[str, int]) -> None:
+    """Absolute figures of the routers that split."""
+    print(f"\n{'':<15}{'own p50':>11}{'CPU µs/req':>12}{'CPU µs/req':>12}{'req/s':>9}", end="")
+    print(f"{'CPU µs/stream':>15}{'TTFT ms':>9}{'RSS MB':>8}")
+    print(f"{'split':<15}{'ms, c=1':>11}{'c=1':>12}{'c=32':>12}{'c=32':>9}{'16 events':>15}{'c=32':>9}")
+    for name, resident in rss.items():
+        cells = [
+            (11, f"{median_own_s(samples, name) * 1e3:.3f}"),
+            *((12, f"{median(samples, course, name, cpu_us):.1f}") for course in (SPLIT_ALONE, SPLIT_SMALL)),
+            (9, f"{median(samples, SPLIT_SMALL, name, lambda one: one.rate):.0f}"),
+            (15, f"{median(samples, SPLIT_STREAMS, name, cpu_us):.1f}"),
+            (9, f"{median(samples, SPLIT_STREAMS, name, lambda one: one.outcome.first_bytes.p50) * 1e3:.1f}"),
+            (8, f"{resident / 1e6:.0f}"),
+        ]
+        print(f"{name:<15}" + "".join(f"{text:>{width}}" for width, text in cells))

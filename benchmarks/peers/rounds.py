@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import msgspec
 
 from benchmarks.client import Load, Outcome
+from benchmarks.engine_bytes import Leg
 from benchmarks.peers.targets import DIRECT, PLAIN, Target
 from benchmarks.processes import EngineProcess, drive
 
@@ -28,6 +29,8 @@ class Course:
     Attributes:
         requests, quick_requests: in one measurement of a target.
         pace_ms: between the events of a stream.
+        split: of requests with two legs. Then a request is the unit, of streams too, and engines alone are
+            asked for single legs.
     """
 
     name: str
@@ -36,12 +39,21 @@ class Course:
     quick_requests: int
     events: int = 0
     pace_ms: float = 0.0
+    split: bool = False
+
+    def includes(self, target: Target) -> bool:
+        """Whether it is run against this target: single legs are only good for one at a time."""
+        return target.leg is Leg.WHOLE or self.concurrency == 1
+
+    def units(self, outcome: Outcome) -> int:
+        """What CPU is divided by."""
+        return outcome.requests if self.split or not self.events else outcome.events
 
     def load(self, target: Target, *, quick: bool) -> Load:
         requests = self.quick_requests if quick else self.requests
         if target.name == PLAIN and not self.events:
             requests = max(requests // _PLAIN_SHARE, self.concurrency)
-        return Load(target.port, self.concurrency, requests, self.events)
+        return Load(target.port, self.concurrency, requests, self.events, leg=target.leg)
 
 
 ALONE = Course("1 small request at a time", concurrency=1, requests=2_000, quick_requests=400)
@@ -52,8 +64,7 @@ COURSES = (ALONE, SMALL, PACED, SATURATED)
 
 
 class Sample(msgspec.Struct, frozen=True):
-    """One target under one load, once. `cpu_s` is the router's, None without one; `units` are events of
-    streams, requests otherwise."""
+    """One target under one load, once. `cpu_s` is the router's, None without one; `units` see `Course`."""
 
     units: int
     cpu_s: float | None
@@ -78,29 +89,38 @@ Figure = Callable[[Sample], float]
 Samples = dict[str, dict[str, list[Sample]]]
 """By load, then by target: one sample for each round that counts."""
 
+Measure = Callable[[Target, Course], Sample]
+"""Takes one sample. Raises RuntimeError when an answer was not as expected."""
 
-def measure(target: Target, course: Course, *, quick: bool) -> Sample:
+
+def measure(target: Target, course: Course, *, quick: bool = False) -> Sample:
     """One measurement. Raises RuntimeError when an answer was not as expected."""
     router = target.router
     before = router.cpu_s() if router is not None else 0.0
     outcome = drive(course.load(target, quick=quick))
     cpu_s = router.cpu_s() - before if router is not None else None
-    return Sample(outcome.events or outcome.requests, cpu_s, outcome)
+    return Sample(course.units(outcome), cpu_s, outcome)
 
 
 def run_rounds(
-    targets: Sequence[Target], engines: Sequence[EngineProcess], rounds: int, *, quick: bool
+    courses: Sequence[Course],
+    targets: Sequence[Target],
+    engines: Sequence[EngineProcess],
+    rounds: int,
+    measured: Measure = measure,
 ) -> Samples:
-    """A warm-up and `rounds` rounds of all loads against all targets."""
-    samples: Samples = {course.name: {target.name: [] for target in targets} for course in COURSES}
+    """A warm-up and `rounds` rounds of the courses, each against all targets that it includes."""
+    samples: Samples = {
+        course.name: {target.name: [] for target in targets if course.includes(target)} for course in courses
+    }
     for number in range(rounds + 1):
         print(f"round {number} of {rounds}" + (" (warm-up)" if number == 0 else ""), flush=True)
         order = list(targets) if number % 2 else list(reversed(targets))
-        for course in COURSES:
+        for course in courses:
             for engine in engines:
                 engine.pace(course.pace_ms)
-            for target in order:
-                sample = measure(target, course, quick=quick)
+            for target in filter(course.includes, order):
+                sample = measured(target, course)
                 if number:
                     samples[course.name][target.name].append(sample)
     return samples

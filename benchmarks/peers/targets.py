@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from benchmarks.client import Load
+from benchmarks.engine_bytes import Leg
 from benchmarks.peers.installation import command_of, install, versions
 from benchmarks.processes import Child, answers, drive, free_port, python
 
@@ -27,16 +28,28 @@ class Target:
 
     Attributes:
         router: None for the engine itself.
+        leg: what the engine itself is asked for.
     """
 
     name: str
     port: int
     router: Child | None
+    leg: Leg = Leg.WHOLE
+
+
+def _serve(port: int, *flags: str) -> list[str]:
+    return [sys.executable, "-m", "router", "serve", "--port", str(port), "--admin-port", "0", *flags]
 
 
 def _pointsman(port: int, urls: Sequence[str]) -> list[str]:
-    flags = ["--port", str(port), "--admin-port", "0", "--policy", "round_robin"]
-    return [sys.executable, "-m", "router", "serve", *flags, "--worker-urls", *urls]
+    return _serve(port, "--policy", "round_robin", "--worker-urls", *urls)
+
+
+def _split_pointsman(port: int, prefill: Sequence[str], decode: Sequence[str]) -> list[str]:
+    policies = ["--prefill-policy", "round_robin", "--decode-policy", "round_robin"]
+    pair = ["--pd-disaggregation", "--kv-connector", "nixl", "--pd-split-min-tokens", "0"]
+    workers = [part for url in prefill for part in ("--prefill", url)]
+    return _serve(port, *policies, *pair, *workers, "--decode", *decode)
 
 
 def _plain(port: int, urls: Sequence[str]) -> list[str]:
@@ -45,6 +58,13 @@ def _plain(port: int, urls: Sequence[str]) -> list[str]:
 
 def _vllm(port: int, urls: Sequence[str]) -> list[str]:
     return [str(command_of(VLLM)), *_shared(port), "--log-level", "warning", "--worker-urls", *urls]
+
+
+def _split_vllm(port: int, prefill: Sequence[str], decode: Sequence[str]) -> list[str]:
+    pair = ["--vllm-pd-disaggregation", "--kv-connector", "nixl", "--log-level", "warning"]
+    workers = [part for url in prefill for part in ("--prefill", url)]
+    workers += [part for url in decode for part in ("--decode", url)]
+    return [str(command_of(VLLM)), *_shared(port), *pair, *workers]
 
 
 def _sglang(port: int, urls: Sequence[str]) -> list[str]:
@@ -70,6 +90,13 @@ _COMMANDS: dict[str, Callable[[int, Sequence[str]], list[str]]] = {
 }
 ROUTERS = tuple(_COMMANDS)
 
+_SPLIT_COMMANDS: dict[str, Callable[[int, Sequence[str], Sequence[str]], list[str]]] = {
+    POINTSMAN: _split_pointsman,
+    VLLM: _split_vllm,
+}
+SPLIT_ROUTERS = tuple(_SPLIT_COMMANDS)
+"""Those that split requests as vLLM's NIXL connector wants it."""
+
 
 def prepare(names: Sequence[str]) -> None:
     """Installs what has to be installed."""
@@ -79,12 +106,22 @@ def prepare(names: Sequence[str]) -> None:
 
 
 def start(name: str, urls: Sequence[str]) -> Target:
-    """Starts a router and waits until it serves both engines.
+    """Starts a router and waits until it serves its engines.
 
     Raises RuntimeError when it does not.
     """
     port = free_port()
-    child = Child(name, _COMMANDS[name](port, urls))
+    return _started(name, port, _COMMANDS[name](port, urls))
+
+
+def start_split(name: str, prefill: Sequence[str], decode: Sequence[str]) -> Target:
+    """The same with prefill and decode engines."""
+    port = free_port()
+    return _started(name, port, _SPLIT_COMMANDS[name](port, prefill, decode))
+
+
+def _started(name: str, port: int, argv: Sequence[str]) -> Target:
+    child = Child(name, argv)
     try:
         child.wait_for(lambda: answers(f"http://127.0.0.1:{port}/health"))
         child.wait_for(lambda: _serves(port))
