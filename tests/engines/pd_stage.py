@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from engines.mock.app import create_app
+from engines.mock.faults import Fault
 from engines.mock.peers import Address
 from engines.mock.settings import MockSettings
 from router.upstream.client import Upstream
@@ -82,14 +83,18 @@ class Pair:
     async def scrape(self, which: Stage) -> dict[str, float]:
         """An engine's series without the labels that all of them have."""
         text = (await which.ask("/metrics")).body.decode()
-        common = f'engine="0",model_name="{which.process.settings.name}"'
         found = {}
         for line in text.splitlines():
             if line.startswith("vllm:"):
-                head, _, value = line.rpartition(" ")
-                head = head.removeprefix("vllm:").replace(common + ",", "").replace("," + common, "")
-                found[head.replace(common, "").replace("{}", "")] = float(value)
+                head, _, value = line.removeprefix("vllm:").rpartition(" ")
+                name, _, labels = head.rstrip("}").partition("{")
+                own = [one for one in labels.split(",") if not one.startswith(("engine=", "model_name="))]
+                found[name + ("{" + ",".join(own) + "}" if any(own) else "")] = float(value)
         return found
+
+    def crash(self, which: Stage, back_after_s: float) -> None:
+        """A process is killed; another one takes its place."""
+        which.process.crash(Fault(kind="crash", delay_s=back_after_s))
 
     @property
     def prefill_blocks(self) -> int:

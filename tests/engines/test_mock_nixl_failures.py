@@ -1,0 +1,612 @@
+"""What goes wrong between two engines, and that each sees what a real pair was recorded to show."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from engines.mock.settings import MockSettings
+from router.core.errors import RouterError
+from router.upstream.client import Upstream
+from router.upstream.settings import UpstreamSettings
+from router.virtual.clock import run
+from tests.engines.mock_stage import PORT, Reply, Stage
+from tests.engines.pd_stage import (
+    ASK,
+    CHAT,
+    COMPLETIONS,
+    PROMPT,
+    SIZE,
+    WANTED,
+    Pair,
+    engine_on,
+    pair,
+    play,
+    text_of,
+)
+
+ERROR = b'{"error":{"message":"Internal server error","type":"InternalServerError","param":null,"code":500}}'
+EVENT = (
+    b'data: {"error": {"message": "Internal server error", "type": "InternalServerError", '
+    b'"param": null, "code": 500}}'
+)
+BLOCKS = 7
+LONG = {**ASK, "prompt": "something else entirely " * 8, "max_tokens": 400, "ignore_eos": True}
+
+
+async def right(act: Pair, body: Mapping[str, Any] = ASK) -> str:
+    """The text of an engine that computes all of it itself; D's cache stays without it."""
+    return text_of(await act.prefill.ask(COMPLETIONS, body))
+
+
+def counted(act: Pair) -> dict[str, Any]:
+    connector = act.prefill.process.connector
+    assert connector is not None
+    return connector.state()
+
+
+async def busy(act: Pair, requests: int = 1) -> list[asyncio.Task[Reply]]:
+    """Requests that fill the decode engine's batch."""
+    tasks = [asyncio.ensure_future(act.decode.ask(COMPLETIONS, {**LONG, "seed": n})) for n in range(requests)]
+    await asyncio.sleep(0.05)
+    return tasks
+
+
+# --- leases ----------------------------------------------------------------------------------------------
+
+
+def test_a_prefill_that_nobody_reads_is_freed_at_the_end_of_its_lease() -> None:
+    async def scene(act: Pair) -> None:
+        start = act.now
+        await act.handle()
+        took = act.now - start
+        await asyncio.sleep(12.0 - took)
+        assert act.prefill_blocks == BLOCKS
+        await asyncio.sleep(took + 0.001)
+        assert act.prefill_blocks == 0
+        scraped = await act.scrape(act.prefill)
+        assert scraped["nixl_num_kv_expired_reqs_total"] == 1
+        assert scraped["kv_cache_usage_perc"] == 0
+
+    play(scene, kv_lease_s=12.0)
+
+
+def test_a_request_in_the_decode_queue_keeps_the_lease_alive() -> None:
+    async def scene(act: Pair) -> None:
+        handle = await act.handle()
+        running = await busy(act)
+        waiting = asyncio.ensure_future(act.decoded(handle))
+        for _ in range(9):
+            await asyncio.sleep(2.0)
+            assert act.prefill_blocks == BLOCKS
+            scraped = await act.scrape(act.decode)
+            assert scraped['num_requests_kv_fetch_by_stage{stage="waiting_to_start"}'] == 1
+            assert scraped['num_requests_waiting_by_reason{reason="capacity"}'] == 1
+        assert text_of(await waiting) == await right(act)
+        await asyncio.gather(*running)
+
+    play(scene, kv_lease_s=12.0, time_scale=4.0, decode={"max_num_seqs": 1})
+
+
+def test_a_beat_gives_two_thirds_of_a_lease_from_its_time() -> None:
+    async def scene(act: Pair) -> None:
+        handle = await act.handle()
+        running = await busy(act)
+        start = act.now
+        waiting = asyncio.ensure_future(act.decoded(handle))
+        await asyncio.sleep(16.9)
+        end = act.prefill.process.engine.kept.next_end
+        # Beats at 0 (which only shakes hands), 2, 4, … 16.
+        assert end == pytest.approx(start + 16.0 + 8.0, abs=0.01)
+        waiting.cancel()
+        await asyncio.sleep(0.3)
+        assert act.prefill_blocks == 0
+        await asyncio.gather(*running)
+
+    play(scene, kv_lease_s=12.0, time_scale=4.0, decode={"max_num_seqs": 1})
+
+
+def test_without_tp_size_a_lease_is_not_prolonged() -> None:
+    async def scene(act: Pair) -> None:
+        handle = await act.handle()
+        del handle["tp_size"]
+        running = await busy(act)
+        waiting = asyncio.ensure_future(act.decoded(handle))
+        await asyncio.sleep(12.1)
+        assert act.prefill_blocks == 0
+        assert text_of(await waiting).isupper()
+        await asyncio.gather(*running)
+
+    play(scene, kv_lease_s=12.0, time_scale=4.0, decode={"max_num_seqs": 1})
+
+
+# --- clients that leave, requests that are refused -------------------------------------------------------
+
+
+def test_a_client_that_leaves_the_decode_queue_frees_the_prefill() -> None:
+    async def scene(act: Pair) -> None:
+        handle = await act.handle()
+        running = await busy(act)
+        waiting = asyncio.ensure_future(act.decoded(handle))
+        await asyncio.sleep(1.0)
+        assert act.prefill_blocks == BLOCKS
+        waiting.cancel()
+        await asyncio.sleep(0.3)
+        assert act.prefill_blocks == 0
+        scraped = await act.scrape(act.decode)
+        assert scraped["nixl_bytes_transferred_count"] == 0
+        assert (counted(act)["expired"], counted(act)["late_releases"]) == (0, 0)
+        await asyncio.gather(*running)
+
+    play(scene, time_scale=4.0, decode={"max_num_seqs": 1})
+
+
+def test_a_client_that_leaves_during_the_transfer_frees_both_at_its_end() -> None:
+    async def scene(act: Pair) -> None:
+        handle = await act.handle()
+        waiting = asyncio.ensure_future(act.decoded(handle))
+        await asyncio.sleep(0.5)
+        waiting.cancel()
+        await asyncio.sleep(0.4)
+        assert (act.prefill_blocks, act.decode_blocks) == (BLOCKS, BLOCKS)
+        assert act.decode.process.in_progress == 0
+        await asyncio.sleep(0.2)
+        assert (act.prefill_blocks, act.decode_blocks) == (0, 0)
+
+    play(scene, kv_latency_s=1.0)
+
+
+def test_a_client_that_leaves_after_the_transfer_costs_nobody_anything() -> None:
+    async def scene(act: Pair) -> None:
+        waiting = asyncio.ensure_future(act.decoded(await act.handle(), LONG))
+        await asyncio.sleep(0.3)
+        waiting.cancel()
+        await asyncio.sleep(0.1)
+        act.assert_zero()
+
+    play(scene)
+
+
+REFUSED: list[tuple[dict[str, Any], int, str | None]] = [
+    ({"max_tokens": 5000}, 400, "max_tokens"),
+    ({"model": "nope"}, 404, "model"),
+    ({"min_tokens": 100}, 400, None),
+    ({"temperature": -1}, 400, "temperature"),
+]
+
+
+@pytest.mark.parametrize(("fields", "status", "param"), REFUSED)
+def test_a_decode_that_is_refused_frees_the_prefill_without_a_transfer(
+    fields: dict[str, Any], status: int, param: str | None
+) -> None:
+    async def scene(act: Pair) -> None:
+        reply = await act.decoded(await act.handle(), {**ASK, **fields})
+        assert (reply.status, reply.json()["error"]["param"]) == (status, param)
+        await asyncio.sleep(0.5)
+        assert act.prefill_blocks == 0
+        assert (await act.scrape(act.decode))["nixl_bytes_transferred_count"] == 0
+        assert counted(act)["expired"] == 0
+
+    play(scene)
+
+
+def test_a_decode_that_finds_the_queue_full_frees_the_prefill() -> None:
+    async def scene(act: Pair) -> None:
+        handle = await act.handle()
+        running = await busy(act)
+        assert (await act.decoded(handle)).status == 503
+        await asyncio.sleep(0.5)
+        assert act.prefill_blocks == 0
+        await asyncio.gather(*running)
+
+    play(scene, decode={"max_num_queued_reqs": 1})
+
+
+def test_a_body_of_the_wrong_shape_tells_nobody() -> None:
+    async def scene(act: Pair) -> None:
+        reply = await act.decoded(await act.handle(), {**ASK, "max_tokens": "many"})
+        assert reply.status == 400
+        await asyncio.sleep(0.5)
+        assert act.prefill_blocks == BLOCKS
+
+    play(scene)
+
+
+# --- engines that cannot be reached ----------------------------------------------------------------------
+
+
+def test_an_engine_that_was_never_seen_is_waited_for_five_seconds() -> None:
+    async def scene(act: Pair) -> None:
+        handle = {**await act.handle(), "remote_port": PORT + 1}
+        for body, expected in ((ASK, None), ({**ASK, "stream": True}, [EVENT, b"data: [DONE]"])):
+            start = act.now
+            reply = await act.decoded(handle, body)
+            assert act.now - start == pytest.approx(5.0, abs=0.1)
+            if expected is None:
+                assert (reply.status, reply.body) == (500, ERROR)
+            else:
+                assert (reply.status, reply.events()) == (200, expected)
+        scraped = await act.scrape(act.decode)
+        assert scraped["nixl_num_failed_transfers_total"] == 2
+        assert scraped["nixl_num_failed_notifications_total"] == 0
+        assert scraped['request_success_total{finished_reason="error"}'] == 2
+        assert scraped["external_prefix_cache_hits_total"] == 220
+        assert scraped['prompt_tokens_by_source_total{source="external_kv_transfer"}'] == 0
+        assert act.decode_blocks == 0
+        assert act.prefill_blocks == BLOCKS
+
+    play(scene)
+
+
+@pytest.mark.parametrize("path", [CHAT, "/v1/messages", "/v1/responses"])
+def test_a_failed_load_is_an_error_of_each_api(path: str) -> None:
+    async def scene(act: Pair) -> None:
+        body: dict[str, Any] = {"messages": [{"role": "user", "content": PROMPT}], "max_tokens": 6}
+        if path == "/v1/responses":
+            body = {"input": PROMPT, "max_output_tokens": 6}
+        handle = {**await act.handle(body, path), "remote_port": PORT + 1}
+        assert (await act.decoded(handle, body, path)).status == 500
+        events = (await act.decoded(handle, {**body, "stream": True}, path)).events()
+        if path == CHAT:
+            assert events == [EVENT, b"data: [DONE]"]
+        else:
+            assert events[-1].startswith(b"event: error")
+
+    play(scene)
+
+
+def test_an_engine_that_answers_nothing_is_waited_for_as_long() -> None:
+    async def scene(act: Pair) -> None:
+        handle = await act.handle()
+        act.network.hang("p", PORT)
+        start = act.now
+        assert (await act.decoded(handle)).status == 500
+        assert act.now - start == pytest.approx(5.0, abs=0.1)
+
+    play(scene)
+
+
+def test_requests_that_wait_for_one_handshake_fail_together_and_count_it_once() -> None:
+    async def scene(act: Pair) -> None:
+        handle = {**await act.handle(), "remote_port": PORT + 1}
+        replies = await asyncio.gather(*(act.decoded(handle) for _ in range(3)))
+        assert [reply.status for reply in replies] == [500] * 3
+        scraped = await act.scrape(act.decode)
+        assert scraped["nixl_num_failed_transfers_total"] == 1
+        assert scraped['request_success_total{finished_reason="error"}'] == 3
+
+    play(scene)
+
+
+def test_an_engine_that_comes_up_within_the_handshake_is_found() -> None:
+    async def scene(act: Pair) -> None:
+        handle = await act.handle()
+        act.network.refuse("p", PORT)
+        asyncio.get_running_loop().call_later(2.0, act.network.accept, "p", PORT)
+        assert (await act.decoded(handle)).status == 200
+
+    play(scene)
+
+
+def test_a_known_engine_that_died_fails_at_once() -> None:
+    async def scene(act: Pair) -> None:
+        await act.split()
+        handle = await act.handle({**ASK, "prompt": PROMPT[1:]})
+        act.crash(act.prefill, 20)
+        for body in (ASK, {**ASK, "stream": True}):
+            start = act.now
+            reply = await act.decoded(handle, {**body, "prompt": PROMPT[1:]})
+            assert act.now - start < 0.05
+            assert reply.status == (200 if "stream" in body else 500)
+        assert (await act.scrape(act.decode))["nixl_num_failed_transfers_total"] == 2
+        plain = await act.decode.ask(COMPLETIONS, ASK)
+        assert plain.status == 200
+
+    play(scene)
+
+
+def test_a_refused_decode_that_cannot_tell_a_dead_engine_counts_a_failed_notification() -> None:
+    async def scene(act: Pair) -> None:
+        await act.split()
+        handle = await act.handle()
+        act.network.refuse("p", PORT)
+        assert (await act.decoded(handle, {**ASK, "max_tokens": 5000})).status == 400
+        await asyncio.sleep(0.1)
+        scraped = await act.scrape(act.decode)
+        assert scraped["nixl_num_failed_notifications_total"] == 1
+        assert scraped["nixl_num_failed_transfers_total"] == 1
+        act.network.accept("p", PORT)
+
+    play(scene)
+
+
+def test_an_engine_that_dies_during_the_transfer_fails_it() -> None:
+    async def scene(act: Pair) -> None:
+        decoding = asyncio.ensure_future(act.decoded(await act.handle()))
+        await asyncio.sleep(0.5)
+        act.crash(act.prefill, 0.1)
+        reply = await decoding
+        assert (reply.status, reply.body) == (500, ERROR)
+        assert act.decode_blocks == 0
+
+    play(scene, kv_latency_s=1.0)
+
+
+def test_a_restarted_engine_is_another_one_and_has_nothing_of_the_first() -> None:
+    async def scene(act: Pair) -> None:
+        await act.split()
+        old = await act.handle()
+        act.crash(act.prefill, 1)
+        await asyncio.sleep(1.1)
+        assert act.prefill_blocks == 0
+        start = act.now
+        assert (await act.decoded(old)).status == 500
+        assert act.now - start < 0.05
+        new = await act.handle()
+        assert new["remote_engine_id"] != old["remote_engine_id"]
+        assert text_of(await act.decoded(new)) == await right(act)
+
+    play(scene)
+
+
+def test_a_handle_of_an_earlier_life_fails_at_the_handshake_too() -> None:
+    async def scene(act: Pair) -> None:
+        old = await act.handle()
+        act.crash(act.prefill, 1)
+        await asyncio.sleep(1.1)
+        start = act.now
+        assert (await act.decoded(old)).status == 500
+        assert act.now - start < 0.05
+
+    play(scene)
+
+
+def test_a_decode_engine_that_crashes_leaves_the_prefill_to_its_lease() -> None:
+    async def scene(act: Pair) -> None:
+        decoding = asyncio.ensure_future(act.decoded(await act.handle()))
+        await asyncio.sleep(0.5)
+        act.crash(act.decode, 1)
+        with pytest.raises(RouterError):
+            await decoding
+        await asyncio.sleep(2)
+        assert act.prefill_blocks == BLOCKS
+        await asyncio.sleep(28)
+        assert act.prefill_blocks == 0
+        assert counted(act)["expired"] == 1
+
+    play(scene, kv_latency_s=1.0)
+
+
+def test_engines_of_two_models_do_not_pair() -> None:
+    async def scene(act: Pair) -> None:
+        start = act.now
+        assert (await act.decoded(await act.handle())).status == 500
+        assert act.now - start < 0.5
+
+    play(scene, decode={"model": "llama-3-8b", "served_model_name": "qwen2.5-3b"})
+
+
+def test_the_recompute_policy_computes_the_prompt_after_the_same_wait() -> None:
+    async def scene(act: Pair) -> None:
+        handle = {**await act.handle(), "remote_port": PORT + 1}
+        start = act.now
+        reply = await act.decoded(handle)
+        assert 5.0 < act.now - start < 5.5
+        assert text_of(reply) == await right(act)
+        assert reply.json()["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
+        scraped = await act.scrape(act.decode)
+        assert scraped["nixl_num_failed_transfers_total"] == 1
+        assert scraped['request_success_total{finished_reason="error"}'] == 0
+
+    play(scene, kv_load_failure_policy="recompute")
+
+
+def test_one_lost_answer_ends_all_of_its_request() -> None:
+    async def scene(act: Pair) -> None:
+        handle = {**await act.handle(), "remote_port": PORT + 1}
+        reply = await act.decoded(handle, {**ASK, "n": 3, "temperature": 1})
+        assert reply.status == 500
+        await asyncio.sleep(0.1)
+        assert act.decode_blocks == 0
+        assert act.decode.process.in_progress == 0
+
+    play(scene)
+
+
+# --- KV that is not there any more -----------------------------------------------------------------------
+
+
+def test_unknown_blocks_at_a_living_engine_fail_at_once() -> None:
+    async def scene(act: Pair) -> None:
+        handle = {**await act.handle(), "remote_block_ids": [[9001 + n for n in range(BLOCKS)]]}
+        start = act.now
+        reply = await act.decoded(handle)
+        assert (reply.status, reply.body) == (500, ERROR)
+        assert act.now - start < 0.05
+
+    play(scene)
+
+
+def test_fewer_blocks_than_the_prompt_has_kill_the_engine_core() -> None:
+    async def scene(act: Pair) -> None:
+        handle = {**await act.handle(), "remote_block_ids": [[1, 2]]}
+        assert (await act.decoded(handle)).status == 500
+        assert not act.decode.process.up
+
+    play(scene)
+
+
+def test_a_decode_after_the_lease_gets_200_and_a_wrong_text() -> None:
+    async def scene(act: Pair) -> None:
+        handle = await act.handle()
+        await asyncio.sleep(30.1)
+        reply = await act.decoded(handle)
+        assert reply.status == 200
+        assert text_of(reply).isupper()
+        assert (counted(act)["expired"], counted(act)["late_releases"]) == (1, 1)
+        scraped = await act.scrape(act.decode)
+        assert scraped["nixl_bytes_transferred_count"] == 1
+        assert scraped["nixl_num_failed_transfers_total"] == 0
+        assert scraped["external_prefix_cache_hits_total"] == 110
+        produced = await act.scrape(act.prefill)
+        assert produced["nixl_num_notifications_after_expiry_total"] == 1
+
+    play(scene)
+
+
+def test_a_handle_used_twice_is_right_where_the_prefix_is_and_wrong_elsewhere() -> None:
+    async def scene(act: Pair) -> None:
+        peers = Upstream(act.network.connect, asyncio.get_running_loop().time, UpstreamSettings(max_idle=0))
+        other = engine_on(act.network, "e", MockSettings(role="decode", **SIZE), peers)
+        handle = await act.handle()
+        first = await act.decoded(handle)
+        again = await act.decoded(handle)
+        assert text_of(again) == text_of(first) == await right(act)
+        assert counted(act)["late_releases"] == 1
+        elsewhere = await other.ask(COMPLETIONS, {**ASK, "kv_transfer_params": handle})
+        assert (elsewhere.status, text_of(elsewhere).isupper()) == (200, True)
+        assert counted(act)["late_releases"] == 2
+        await other.upstream.aclose()
+        other.process.close()
+        await peers.aclose()
+
+    play(scene)
+
+
+def test_the_handle_of_another_prompt_gives_a_wrong_text() -> None:
+    async def scene(act: Pair) -> None:
+        handle = await act.handle()
+        other = {**ASK, "prompt": "another prompt of about that length, no word of it the same. " * 7}
+        assert text_of(await act.decoded(handle, {**other, "prompt": other["prompt"][:440]})).isupper()
+        assert act.prefill_blocks == 0
+
+    play(scene)
+
+
+def test_an_unknown_request_with_known_blocks_gives_a_wrong_text() -> None:
+    async def scene(act: Pair) -> None:
+        handle = {**await act.handle(), "remote_request_id": "cmpl-nobody-0-00000000"}
+        assert text_of(await act.decoded(handle)).isupper()
+        assert counted(act)["late_releases"] == 1
+        assert act.prefill_blocks == BLOCKS
+
+    play(scene)
+
+
+def test_two_answers_from_one_handle_are_one_too_many() -> None:
+    async def scene(act: Pair) -> None:
+        reply = await act.decoded(await act.handle(), {**ASK, "n": 2, "temperature": 1})
+        texts = [choice["text"] for choice in reply.json()["choices"]]
+        assert [text.isupper() for text in texts] == [False, True]
+        assert counted(act)["late_releases"] == 1
+
+    play(scene)
+
+
+def test_a_wrong_tool_call_is_seen_to_be_wrong() -> None:
+    async def scene(act: Pair) -> None:
+        tool = {"type": "function", "function": {"name": "f", "parameters": {"const": {"a": 1, "b": "text"}}}}
+        body = {
+            "messages": [{"role": "user", "content": PROMPT}], "max_tokens": 20, "tools": [tool],
+            "tool_choice": "required",
+        }  # fmt: skip
+        stale = await act.handle(body, CHAT)
+        await act.decoded(stale, {**body, "max_tokens": 5000}, CHAT)
+        await asyncio.sleep(0.1)
+
+        def arguments(reply: Reply) -> str:
+            call = reply.json()["choices"][0]["message"]["tool_calls"][0]
+            return str(call["function"]["arguments"])
+
+        assert arguments(await act.decoded(stale, body, CHAT)).isupper()
+        assert arguments(await act.prefill.ask(CHAT, body)) == '{"a":1,"b":"text"}'
+
+    play(scene)
+
+
+# --- faults that are switched on -------------------------------------------------------------------------
+
+
+def test_a_lost_handle_strands_the_blocks() -> None:
+    async def scene(act: Pair) -> None:
+        await act.prefill.fault("lose_handle", count=1)
+        reply = await act.prefill.ask(COMPLETIONS, {**ASK, "max_tokens": 1, "kv_transfer_params": WANTED})
+        assert (reply.status, reply.json()["kv_transfer_params"]) == (200, None)
+        assert act.prefill_blocks == BLOCKS
+        assert (await act.split()).status == 200
+        await asyncio.sleep(30)
+        assert counted(act)["expired"] == 1
+
+    play(scene)
+
+
+@pytest.mark.parametrize("lease_s", [None, 2.0])
+def test_a_cut_lease_ends_early_and_no_heartbeat_helps(lease_s: float | None) -> None:
+    async def scene(act: Pair) -> None:
+        await act.prefill.fault("lease_cut", count=1, delay_s=lease_s)
+        handle = await act.handle()
+        running = await busy(act)
+        decoding = asyncio.ensure_future(act.decoded(handle))
+        await asyncio.sleep((lease_s or 0.0) + 0.1)
+        assert act.prefill_blocks == 0
+        assert text_of(await decoding).isupper()
+        await asyncio.gather(*running)
+
+    play(scene, kv_lease_s=12.0, time_scale=4.0, decode={"max_num_seqs": 1})
+
+
+@pytest.mark.parametrize(("fields", "slower_s"), [({"factor": 5}, 4.0), ({"delay_s": 3}, 3.0)])
+def test_a_slow_transfer_is_longer_by_so_much(fields: dict[str, float], slower_s: float) -> None:
+    async def scene(act: Pair) -> None:
+        took = []
+        for prompt in (PROMPT, PROMPT[1:]):
+            body = {**ASK, "prompt": prompt}
+            handle = await act.handle(body)
+            start = act.now
+            assert (await act.decoded(handle, body)).status == 200
+            took.append(act.now - start)
+            await act.decode.fault("transfer_slow", count=1, **fields)
+        assert took[1] - took[0] == pytest.approx(slower_s, rel=0.02)
+
+    play(scene, kv_latency_s=1.0)
+
+
+def test_a_failed_transfer_fails_after_its_time_and_leaves_the_prefill_to_its_lease() -> None:
+    async def scene(act: Pair) -> None:
+        await act.decode.fault("transfer_failed", count=1)
+        handle = await act.handle()
+        start = act.now
+        reply = await act.decoded(handle)
+        assert (reply.status, reply.body) == (500, ERROR)
+        assert act.now - start == pytest.approx(1.0, abs=0.1)
+        assert (act.prefill_blocks, act.decode_blocks) == (BLOCKS, 0)
+        assert (await act.scrape(act.decode))["nixl_num_failed_transfers_total"] == 1
+        assert (await act.split()).status == 200
+
+    play(scene, kv_latency_s=1.0)
+
+
+def test_faults_of_hand_overs_hit_nothing_else_and_are_cleared_with_the_others() -> None:
+    async def main() -> None:
+        async with pair() as act:
+            await act.prefill.fault("lose_handle", count=1)
+            for _ in range(3):
+                await act.prefill.ask(COMPLETIONS, ASK)
+            assert [fault["hits"] for fault in (await act.prefill.state())["faults"]] == [0]
+            await act.prefill.ask("/mock/faults", method="DELETE")
+            await act.handle()
+
+    run(main())
+
+
+def test_a_message_that_is_none_is_refused_and_an_engine_without_a_connector_has_no_side_channel() -> None:
+    async def main() -> None:
+        async with pair(decode={"kv_connector": "none"}) as act:
+            stages: list[tuple[Stage, int]] = [(act.prefill, 400), (act.decode, 404)]
+            for which, status in stages:
+                assert (await which.ask("/mock/kv", {"type": "gossip"})).status == status
+
+    run(main())
