@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from router.core.budget import Budget
 from router.core.errors import BadRequest, Conflict, NotFound, NoWorker
 from router.core.health import Sign, State
-from router.core.worker import Worker
+from router.core.worker import Role, Worker
 from router.dispatch import Dispatcher
 from router.settings.workers import WorkerSettings
 from router.topology import Topology
@@ -214,8 +214,9 @@ class Fleet:
 
     @property
     def ready(self) -> bool:
-        """Whether some worker could take a request now."""
-        return any(w.state is State.READY for d in self._dispatchers.values() for w in d.pool.roster)
+        """Whether some worker could take a request now. Prefill workers alone answer nothing."""
+        pools = [d.pool for d in self._dispatchers.values() if d.pool.rules.role is not Role.PREFILL]
+        return any(worker.state is State.READY for pool in pools for worker in pool.roster)
 
     def wake(self) -> None:
         """Lets every pool that has a queue look again: room was made somewhere, or a worker came back."""

@@ -216,6 +216,9 @@ class Legs:
         headers.append((b"x-request-id", leg.job.call.id.encode()))
         if self._settings.expose or leg.job.request.trusted:
             headers.append((b"x-pointsman-worker", leg.member.name.encode()))
+            prefill = leg.held.lease.prefill
+            if prefill is not None:
+                headers.append((b"x-pointsman-prefill-worker", prefill.worker.encode()))
             headers.append((b"x-pointsman-policy", leg.job.dispatcher.pool.policy_name.encode()))
         return headers
 

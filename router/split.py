@@ -17,7 +17,15 @@ from router.admission import Job
 from router.api.responder import Responder
 from router.connectors import Handle, Pairing
 from router.core.deadlines import Due, HandoverTimes, Wait
-from router.core.errors import ConnectFailed, DeadlineExceeded, NoWorker, QueueFull, UpstreamError
+from router.core.errors import (
+    ConnectFailed,
+    DeadlineExceeded,
+    NoWorker,
+    QueueFull,
+    RouterError,
+    UpstreamBroken,
+    UpstreamError,
+)
 from router.core.handover import Handover
 from router.core.lease import Lease, Outcome
 from router.core.request import Request
@@ -111,6 +119,7 @@ class Splits:
             RouterError: it cannot be placed, or it failed after the commit.
         """
         tries = SplitTries(allowed=self._retries.allowed(job))
+        journey.model = job.request.model
         failed: LegFailed | None = None
         with ExitStack() as taken:
             course = _Course(job, topology, responder, journey, tries, taken)
@@ -159,9 +168,13 @@ class Splits:
         elif again is Again.GIVE_UP or not self._retries.take(course.taken):
             raise failed
         course.journey.tried_again(failure, prefilled=again is Again.NEW_PREFILL)
-        # A pair that failed rests anyway, so the only decode worker there is need not be avoided as well.
-        avoid = elsewhere.avoid if others or leg is Leg.PREFILL else job.request.avoid
-        job.request = structs.replace(elsewhere, avoid=avoid)
+        # A pair that failed rests anyway, so the only worker there is on a side need not be avoided as well.
+        if not others and leg is Leg.DECODE:
+            elsewhere = structs.replace(elsewhere, avoid=job.request.avoid)
+        if failed.producer is not None:
+            both = structs.replace(elsewhere, avoid=elsewhere.avoid | {failed.producer}, split=True)
+            elsewhere = both if topology.prefill.pool.candidates(both) else elsewhere
+        job.request = elsewhere
 
     async def _once(self, course: _Course) -> Failed | None:
         """One course. Returns which leg failed before commit, None when the request was answered."""
@@ -214,7 +227,8 @@ class Splits:
 
     def _abandon(self, prefilled: _Prefilled) -> None:
         """Nobody will show the handle to a decode engine any more."""
-        if not prefilled.shown and prefilled.times.held_until < math.inf:
+        kept = prefilled.times.held_until < math.inf and not _reborn(prefilled)
+        if kept and not prefilled.shown:
             self._releases.abandon(_abandoned(prefilled))
 
     async def _decode(self, course: _Course, prefilled: _Prefilled) -> Failed | None:
@@ -226,13 +240,12 @@ class Splits:
             try:
                 held = await topology.decode.acquire(request)
             except (NoWorker, QueueFull, DeadlineExceeded) as error:
-                if isinstance(error, DeadlineExceeded) and prefilled.due.wait is not Wait.TRANSFER:
-                    message = "The request waited for a decode worker until its own time was over."
-                    raise DeadlineExceeded(message, phase=prefilled.due.wait.value, sent=True) from None
-                if isinstance(error, DeadlineExceeded):
-                    journey.pool_expired()
-                return Leg.DECODE, failed or LegFailed(Failure.HANDLE_EXPIRED, "", error=error)
+                return Leg.DECODE, _undelivered(prefilled, journey, failed, error)
             with held:
+                gone = _gone(prefilled)
+                if gone is not None:
+                    held.hand_back(Outcome.CANCELLED)
+                    return Leg.DECODE, _undelivered(prefilled, journey, failed, gone)
                 journey.placed(held, topology.decode.pool)
                 failed = await self._decode_leg(course, prefilled, held)
                 if failed is None:
@@ -274,6 +287,8 @@ class Splits:
         """The handle was shown and its KV not read, as far as anybody knows: it may stay at the producer
         until the lease there ends. So it does when a key was refused, before anybody read the request."""
         taken = failed.failure not in NOT_TAKEN or not prefilled.shown
+        if not taken:
+            failed.producer = prefilled.handover.producer
         held.settle(failed.outcome if taken else Outcome.HANDOVER, failed.reason)
         if prefilled.shown and (not taken or failed.failure is Failure.KEY_REFUSED):
             _strand(prefilled.topology, prefilled.handover.prefill, prefilled.times)
@@ -288,6 +303,36 @@ def _prefilled(course: _Course, held: Held, member: Member, handle: Handle, pair
     due = topology.deadlines.transfer_by(times, job.answer_by, streamed=job.request.stream)
     handover = Handover(held.lease, member.worker.revision, ready, times.overdue, due.at)
     return _Prefilled(topology, handover, handle, pairing, times, due)
+
+
+def _reborn(prefilled: _Prefilled) -> bool:
+    """Whether the producer is another process than the one that holds the KV."""
+    lease = prefilled.handover.prefill
+    worker = prefilled.topology.prefill.pool.roster.workers.get(lease.worker)
+    return worker is not None and worker.incarnation != lease.incarnation
+
+
+def _gone(prefilled: _Prefilled) -> RouterError | None:
+    """Why the KV may not be there any more; None while it is."""
+    if _reborn(prefilled):
+        return UpstreamBroken("The prefill worker restarted, and the KV that it held is lost.")
+    if prefilled.topology.now() >= prefilled.due.at:
+        message = "No decode worker had room before the prefill worker may have dropped the KV."
+        return DeadlineExceeded(message, phase=prefilled.due.wait.value, sent=False)
+    return None
+
+
+def _undelivered(
+    prefilled: _Prefilled, journey: Journey, failed: LegFailed | None, error: RouterError
+) -> LegFailed:
+    """No decode worker gets the KV, after one had `failed` or none. Raises when the request's own time is
+    over: then there is none left for another prefill."""
+    if isinstance(error, DeadlineExceeded):
+        if prefilled.due.wait is not Wait.TRANSFER:
+            message = "The request waited for a decode worker until its own time was over."
+            raise DeadlineExceeded(message, phase=prefilled.due.wait.value, sent=True)
+        journey.pool_expired()
+    return failed or LegFailed(Failure.HANDLE_EXPIRED, "", error=error)
 
 
 def _strand(topology: Topology, lease: Lease, times: HandoverTimes) -> None:

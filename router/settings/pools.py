@@ -85,8 +85,8 @@ class PoolSettings(Section):
     """Decode pools: a shorter prompt is not split but served whole, where a decode worker may do that. 0
     splits every prompt."""
     fallback: Fallback = "aggregated"
-    """Decode pools: while no prefill worker is in rotation, `aggregated` lets decode workers that may do that
-    serve whole requests; `strict` refuses the request."""
+    """Decode pools: while no prefill worker is in rotation, `aggregated` lets decode workers serve whole
+    requests (vLLM's can; those of SGLang cannot, and the request is refused); `strict` refuses it."""
     may_prefill: bool = False
     """Decode pools: the workers may serve whole requests. Right for vLLM's NIXL connector, wrong for a decode
     server of SGLang."""

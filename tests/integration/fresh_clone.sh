@@ -33,7 +33,7 @@ echo
 kill -INT -- "-$up"
 wait "$up" || true # make itself ends by the signal
 up=
-for port in 30000 29001 9001 9002 9003 9004; do
+for port in 30000 29001 9001 9002 9003 9004 9005 9006; do
     if (: >"/dev/tcp/127.0.0.1/$port") 2>/dev/null; then echo "port $port is still open"; exit 1; fi
 done
 echo "Ctrl-C stopped all of it"

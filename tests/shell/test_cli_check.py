@@ -40,26 +40,12 @@ def test_the_demo_configuration_is_good_and_warns_of_nothing(capsys: pytest.Capt
     printed = capsys.readouterr()
     assert printed.err == ""
     assert printed.out.startswith("good: ")
-    assert "127.0.0.1:9004" in printed.out
+    assert "127.0.0.1:9006" in printed.out
     assert "warning" not in printed.out
 
 
-def test_the_demo_fleet_is_the_one_that_the_pool_names() -> None:
+def test_the_demo_fleet_is_a_pair_of_pools_whose_workers_are_its_engines() -> None:
     settings = load(ROOT / "config.yaml")
-    (demo,) = settings.pools.values()
-    engines = [f"http://127.0.0.1:{port}" for group in settings.mock.fleet for port in group.ports]
-    assert [worker.url for worker in demo.workers] == engines
-    assert {group.kv_tokens for group in settings.mock.fleet} == {60_000}
-    assert {group.model for group in settings.mock.fleet} == {demo.model}
-
-
-def test_a_demonstration_of_a_pair_is_good_and_its_engines_are_the_workers(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    path = ROOT / "tests" / "shell" / "demo_pairs.yaml"
-    assert main(["check", "--config", str(path)]) == 0
-    assert "warning" not in capsys.readouterr().out
-    settings = load(path)
     (pair,) = settings.pairs
     for group, name in zip(settings.mock.fleet, (pair.prefill, pair.decode), strict=True):
         pool = settings.pools[name]
