@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,7 +14,7 @@ from tests.policies.rank_examples import group, rank
 
 columns = st.integers(1, 20).flatmap(
     lambda steps: st.lists(
-        st.lists(st.floats(0, 1e6), min_size=steps, max_size=steps), min_size=1, max_size=6
+        st.lists(st.integers(0, 10**6), min_size=steps, max_size=steps), min_size=1, max_size=6
     )
 )
 
@@ -46,14 +48,16 @@ def test_a_worker_that_came_back_lately_has_less_margin_and_widens_nobody_elses(
     assert warm.score(0, 2.0).best_tokens == 0
 
 
-def ahead(loads: list[list[float]], warmups: list[float] | None = None, overflow: float = 8.0) -> Horizon:
+def ahead(
+    loads: Sequence[Sequence[float]], warmups: list[float] | None = None, overflow: float = 8.0
+) -> Horizon:
     weights = Weights([0.9**h for h in range(len(loads[0]))], 1.0, overflow)
     return Horizon(loads, warmups or [1.0] * len(loads), weights)
 
 
 @given(columns, st.lists(st.tuples(st.integers(0, 5), st.integers(0, 10**5), st.booleans()), max_size=10))
 def test_the_envelope_kept_up_is_the_envelope_made_anew(
-    loads: list[list[float]], admissions: list[tuple[int, int, bool]]
+    loads: list[list[int]], admissions: list[tuple[int, int, bool]]
 ) -> None:
     kept = ahead(loads)
     raised = [list(steps) for steps in loads]
