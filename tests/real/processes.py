@@ -98,6 +98,10 @@ class Process:
         """A signal to the leading process alone."""
         self._process.send_signal(number)
 
+    def send_all(self, number: signal.Signals) -> None:
+        """A signal to the process and everything that it started."""
+        _signal_group(self.pid, number)
+
     def wait(self, within_s: float) -> int:
         return self._process.wait(within_s)
 

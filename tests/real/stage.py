@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
-from router.core.exposition import read_samples, read_stats
 from router.core.engine_stats import EngineStats
+from router.core.exposition import read_samples, read_stats
 from tests.real.install import ROOT
 from tests.real.processes import Process, environment, listening_port, until
 from tests.real.wire import ask
@@ -24,6 +24,8 @@ _IDLE_GAUGES = frozenset(
         "pointsman_requests_in_flight",
         "pointsman_worker_requests_in_flight",
         "pointsman_worker_kv_tokens",
+        "pointsman_worker_held_tokens",
+        "pointsman_worker_transfers",
         "pointsman_prompt_pool_entries",
         "pointsman_queue_depth",
     }
@@ -106,10 +108,20 @@ def router_before(
     engines: Sequence[Listening], directory: Path, *flags: str, ready: bool = True
 ) -> Iterator[Router]:
     """A router with these workers, round robin, so that the probes reach all of them."""
-    log = directory / f"router-{engines[0].url.rpartition(':')[2]}.log"
+    workers = ("--policy", "round_robin", "--worker-urls", *(one.url for one in engines))
+    with router_with(engines, directory, *flags, *workers, ready=ready) as router:
+        yield router
+
+
+@contextmanager
+def router_with(
+    engines: Sequence[Listening], directory: Path, *flags: str, ready: bool = True
+) -> Iterator[Router]:
+    """A router whose flags say who its workers are."""
+    log = directory / f"router-{len(list(directory.glob('router-*')))}.log"
     argv: list[str | Path] = [ROOT / ".venv/bin/pointsman", "serve", "--port", "0", "--admin-port", "0"]
-    argv += ["--admin-api-key", ADMIN_KEY, "--expose-routing-headers", "--policy", "round_robin"]
-    argv += ["--health-check-interval-secs", "1", *flags, "--worker-urls", *(one.url for one in engines)]
+    argv += ["--admin-api-key", ADMIN_KEY, "--expose-routing-headers"]
+    argv += ["--health-check-interval-secs", "1", *flags]
     router = Router(argv, 0, log, environment())
     try:
         router.port = until(lambda: listening_port(log), 30.0, f"a router that listens: {router.tail()}")

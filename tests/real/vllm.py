@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from tests.real.install import INSTALLED, MODEL, python_of
@@ -60,15 +61,26 @@ class VllmEngine(Engine):
         return found
 
 
-def start(directory: Path, port: int | None = None) -> VllmEngine:
-    """Starts one engine; the caller waits until it serves, and stops it."""
+def start(
+    directory: Path,
+    port: int | None = None,
+    flags: Mapping[str, Any] = MappingProxyType({}),
+    **variables: str,
+) -> VllmEngine:
+    """Starts one engine; the caller waits until it serves, and stops it.
+
+    Args:
+        flags: beside those that all engines here have, or in place of them.
+        variables: of its environment, the same way.
+    """
     port = port or free_port()
     argv: list[str | Path] = [python_of("vllm").with_name("vllm"), "serve", MODEL]
-    for flag, value in {**_FLAGS, "port": port}.items():
+    for flag, value in {**_FLAGS, **flags, "port": port}.items():
         argv += [f"--{flag}", str(value)]
     argv += ["--enforce-eager", "--enable-request-id-headers", "--enable-prompt-tokens-details"]
     path = f"{python_of('vllm').parent}{os.pathsep}{os.environ['PATH']}"  # it calls compilers from there
-    return VllmEngine(argv, port, directory / f"vllm-{port}.log", environment(**_ENVIRONMENT, PATH=path))
+    env = environment(**_ENVIRONMENT, **variables, PATH=path)
+    return VllmEngine(argv, port, directory / f"vllm-{port}.log", env)
 
 
 @dataclass(slots=True)
