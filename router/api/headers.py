@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from itertools import product
 
 from router.core.errors import BadRequest
 
@@ -28,11 +29,20 @@ _HOP_BY_HOP = frozenset(
     }
 )
 _FRAMING = frozenset({b"host", b"content-length", b"content-encoding", b"expect"})
+_ENDS_HERE = _HOP_BY_HOP | _FRAMING | {b"x-request-id"}
 _STEERING = (b"x-pointsman-", b"x-override-", b"x-smg-")
 _RANKS = frozenset(
     {b"x-data-parallel-rank", b"x-data-parallel-host-port", b"x-prefiller-host-port", b"routing-strategy"}
 )
 _KEYS = frozenset({b"authorization", b"x-api-key"})
+_DROPPED = {
+    (keys, trusted, plain): _ENDS_HERE
+    | (_KEYS if keys else frozenset())
+    | (frozenset() if trusted else _RANKS)
+    | ({b"accept-encoding"} if plain else frozenset())
+    for keys, trusted, plain in product((True, False), repeat=3)
+}
+"""By whether the client's keys end here, whether it may steer, and whether its answer is to be plain."""
 _ONCE = _KEYS | {b"content-type", b"content-encoding"}
 _REPLACED_IN_ANSWERS = frozenset({b"date", b"server", b"x-request-id"})
 _REPLACED_IN_WHOLE = _REPLACED_IN_ANSWERS | {b"content-length"}
@@ -60,18 +70,16 @@ def for_worker(
         trusted: whether steering headers may pass.
         plain: ask for an answer without compression, since its events will be read.
     """
-    dropped = _connection_tokens(headers)
+    dropped = _DROPPED[key is not None or not pass_key, trusted, plain]
     passed: list[Header] = []
-    for name, value in headers:
-        if name in _HOP_BY_HOP or name in _FRAMING or name == b"x-request-id" or name in dropped:
-            continue
-        if name in _KEYS and (key is not None or not pass_key):
-            continue
-        if not trusted and (name in _RANKS or name.startswith(_STEERING)):
-            continue
-        if plain and name == b"accept-encoding":
-            continue
-        passed.append((name, value))
+    for header in headers:
+        name = header[0]
+        if name not in dropped:
+            if trusted or not name.startswith(_STEERING):
+                passed.append(header)
+        elif name == b"connection" and (named := _connection_tokens(headers)):
+            passed = [one for one in passed if one[0] not in named]
+            dropped |= named
     passed.append((b"x-request-id", request_id))
     if key is not None:
         passed.append((b"authorization", b"Bearer " + key))

@@ -6,7 +6,6 @@ in, bodies out; who sends them, when, and for how long is decided elsewhere.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Protocol
 
 import msgspec
@@ -24,8 +23,7 @@ class ConnectorError(ValueError):
     """An unknown connector, or an option that it does not have. The message says what is allowed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Peer:
+class Peer(msgspec.Struct, frozen=True):
     """The prefill worker, as the decode engine must reach it.
 
     Attributes:
@@ -53,8 +51,7 @@ class Peer:
         return () if self.dp_rank is None else ((_RANK_HEADER, b"%d" % self.dp_rank),)
 
 
-@dataclass(frozen=True, slots=True)
-class Pairing:
+class Pairing(msgspec.Struct, frozen=True):
     """What the legs of one attempt share. A new attempt has a new one: an engine that still knows the old
     names would hand over KV that is gone, or another prompt's.
 
@@ -72,8 +69,7 @@ class Pairing:
     peer: Peer | None = None
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class LegBody:
+class LegBody(msgspec.Struct, frozen=True):
     """The body of one leg.
 
     Attributes:
@@ -90,8 +86,7 @@ class LegBody:
         return f"<LegBody {target}[{len(self.body)} bytes]>"
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class Handle:
+class Handle(msgspec.Struct, frozen=True):
     """What a prefill leg gave. May be shown to one decode engine, once: a second read finds blocks that are
     freed, and answers 200 with another prompt's text.
 

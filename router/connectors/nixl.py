@@ -65,11 +65,13 @@ class NixlConnector:
         seen = read_answer(pairing.api, answer)
         counts = _read_counts(params)
         usage = seen.usage
+        prompt_tokens = None if usage is None else usage.prompt_tokens
+        # Producers report cached tokens in their usage only when told to; the handle has them since 0.31.
+        cached_tokens = _count(counts.remote_prefill_cached_tokens)
         return Handle(
             params,
-            _first(None if usage is None else usage.prompt_tokens, counts.remote_num_tokens),
-            # Producers report cached tokens in their usage only when told to; the handle has them since 0.31.
-            _first(counts.remote_prefill_cached_tokens, None if usage is None else usage.cached_tokens),
+            _count(counts.remote_num_tokens) if prompt_tokens is None else prompt_tokens,
+            usage.cached_tokens if cached_tokens is None and usage is not None else cached_tokens,
             seen.finish_reasons.get(0),
         )
 
@@ -100,5 +102,5 @@ def _read_counts(params: bytes) -> _Counts:
         return _Counts()
 
 
-def _first(*counts: int | None) -> int | None:
-    return next((count for count in counts if count is not None and count >= 0), None)
+def _count(value: int | None) -> int | None:
+    return value if value is not None and value >= 0 else None

@@ -7,7 +7,7 @@ for: an engine refuses the leg, keeps KV that nobody will fetch, or computes wha
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -38,11 +38,26 @@ _ONE_TOKEN: Mapping[Api, Mapping[str, Any]] = {
     Api.RESPONSES: {"max_output_tokens": 1, "store": False},
     Api.MESSAGES: {"max_tokens": 1},
 }
-_NO_EOS = frozenset({Api.CHAT, Api.COMPLETIONS, Api.RESPONSES})
 _REMOVED_BY_API: Mapping[Api, tuple[str, ...]] = {
     # A background call is answered before its prompt is computed, and must be stored.
     Api.RESPONSES: (*_REMOVED, "background"),
 }
+
+
+class _Cut(NamedTuple):
+    """What goes out of a body, and what comes in."""
+
+    removed: tuple[str, ...]
+    added: Mapping[str, Any]
+
+
+def _cut(api: Api, removed: tuple[str, ...], added: Mapping[str, Any]) -> _Cut:
+    gone = (*_REMOVED_BY_API.get(api, _REMOVED), *removed)
+    return _Cut(gone, {"stream": False, **_ONE_TOKEN[api], **added})
+
+
+_KEPT = {api: _cut(api, _STOPS, {} if api is Api.MESSAGES else {"ignore_eos": True}) for api in _ONE_TOKEN}
+_WARM = {api: _cut(api, ("thinking",) if api is Api.MESSAGES else (), {}) for api in _ONE_TOKEN}
 
 
 def prefill_body(body: bytes, api: Api, params: msgspec.Raw) -> bytes:
@@ -58,8 +73,8 @@ def prefill_body(body: bytes, api: Api, params: msgspec.Raw) -> bytes:
         BadRequest: `body` is not a JSON object.
         InternalError: the API generates nothing.
     """
-    extra: dict[str, Any] = {"ignore_eos": True} if api in _NO_EOS else {}
-    return _cut(body, api, _STOPS, {**extra, "kv_transfer_params": params})
+    cut = _of(_KEPT, api)
+    return edit_body(body, remove=cut.removed, replace={**cut.added, "kv_transfer_params": params})
 
 
 def warm_up_body(body: bytes, api: Api) -> bytes:
@@ -69,14 +84,12 @@ def warm_up_body(body: bytes, api: Api) -> bytes:
     hand-over is excused. Should the template look at it, the ends of the prompts differ and a block less is
     found in the store.
     """
-    return _cut(body, api, ("thinking",) if api is Api.MESSAGES else (), {})
+    cut = _of(_WARM, api)
+    return edit_body(body, remove=cut.removed, replace=cut.added)
 
 
-def _cut(body: bytes, api: Api, removed: tuple[str, ...], added: Mapping[str, Any]) -> bytes:
-    if api not in _ONE_TOKEN:
+def _of(cuts: Mapping[Api, _Cut], api: Api) -> _Cut:
+    cut = cuts.get(api)
+    if cut is None:
         raise InternalError(f"A call of the API {api.value!r} generates nothing, so it has no prefill leg.")
-    return edit_body(
-        body,
-        remove=(*_REMOVED_BY_API.get(api, _REMOVED), *removed),
-        replace={"stream": False, **_ONE_TOKEN[api], **added},
-    )
+    return cut

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from router.core.errors import ConnectFailed, DeadlineExceeded, InternalError, Overloaded, UpstreamClosed
 from router.upstream.connect import Connect
@@ -22,8 +23,7 @@ from router.upstream.upload import Upload, slices
 from router.upstream.wire import Wire
 
 
-@dataclass(frozen=True, slots=True)
-class WireRequest:
+class WireRequest(msgspec.Struct, frozen=True):
     """What goes to a worker.
 
     Attributes:
@@ -60,8 +60,7 @@ class AnsweredMeanwhile(asyncio.CancelledError):
         self.body = body
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(msgspec.Struct, frozen=True):
     """A whole answer, for scrapes, probes and other small things."""
 
     status: int

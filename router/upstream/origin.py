@@ -5,14 +5,14 @@ Separate because connections are pooled by it: two URLs that mean the same place
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from urllib.parse import urlsplit
+
+import msgspec
 
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
-@dataclass(frozen=True, slots=True)
-class Origin:
+class Origin(msgspec.Struct, frozen=True, cache_hash=True):
     """Scheme, host and port of a worker, and the path that all its routes share.
 
     Attributes:
