@@ -16,7 +16,7 @@ of tenant and model. `max_tokens`, `min_tokens` and `ignore_eos` of the client b
   16 tokens; each settled request renews 8 of them.
 - L(h) = Σ (prompt + a + h) over the residents with h < c; c ≥ H is there at every h. E(h) = max L(h) over the
   group; margin m(h) = E(h) − L(h). Units, warmup and groups as in `balance_route_0`.
-- F(z) = α z Σ γ^h − β Σ γ^h (z − m(h))⁺; the last steps that together weigh less than a thousandth are one
+- F(z) = α z Σ γ^h − β Σ γ^h (z − m(h))⁺; the last steps that together weigh less than a hundredth are one
   with the step before them. With H = 0, α = 1 and β = G this is the F of `balance_route_0`.
   Margins are sorted once for a worker, so a value costs one binary search. An admitted request counts as z at
   every h: it neither grows nor ends within the horizon. L and E are kept up as a round admits.

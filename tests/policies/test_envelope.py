@@ -99,9 +99,9 @@ def test_steps_that_hardly_count_are_put_together(discount: float, horizon: int)
     total = sum(discount**h for h in range(horizon + 1))
     assert sum(weights) == pytest.approx(total)
     assert all(weights[h] == discount**h for h in range(len(weights) - 1))
-    assert weights[-1] - discount ** (len(weights) - 1) <= 1e-3 * total
+    assert weights[-1] - discount ** (len(weights) - 1) <= 1e-2 * total + 1e-9
 
 
-def test_at_a_discount_of_0_86_there_are_46_steps_of_81() -> None:
-    assert len(discounts(0.86, 80)) == 46
+def test_at_a_discount_of_0_86_there_are_31_steps_of_81() -> None:
+    assert len(discounts(0.86, 80)) == 31
     assert len(discounts(1.0, 80)) == 81
