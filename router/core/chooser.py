@@ -102,7 +102,7 @@ class Chooser:
             ((w.in_flight + 1) * w.warmup / w.capacity, tie_break(0, request.sequence, w.name), w.name)
             for w in workers
         )
-        return Choice(request.id, name, cost=cost, reason="overdue")
+        return Choice(request.id, name, cost=cost, reason="bypass")
 
     def committed(self, request: Request, choice: Choice, now: float) -> None:
         if self._commits is not None:

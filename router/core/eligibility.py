@@ -60,6 +60,8 @@ class Eligibility:
         """Those with free slots; a request of more sequences than slots takes an empty worker."""
         if not self.late_binding:
             return workers
+        if sequences == 1:  # nearly always, and asked for every worker at every placement
+            return [w for w in workers if w.slots is None or w.mirror.sequences < w.slots]
         return [w for w in workers if w.slots is None or w.slots - w.sequences >= min(sequences, w.slots)]
 
     def open_to(self, request: Request) -> Sequence[Worker]:

@@ -57,21 +57,24 @@ class Placement:
     ) -> Iterator[Placed]:
         """Choices for requests as they wait. Each must be charged before the next is asked for.
 
-        Room only shrinks meanwhile, so a kind of request that found nobody is not held against every worker
-        again: a long queue costs little while all are full.
+        Room only shrinks meanwhile, so a request is held only against those workers that had room for the last
+        one of its kind: a long queue costs little while all are full.
         """
-        closed: set[Hashable] = set()
+        left: dict[Hashable, Sequence[Worker]] = {}
         eligible = self.eligible
         for request in waiting:
-            if (closed and eligible.kind(request) in closed) or not may_start(request):
+            kind = eligible.kind(request)
+            suited = left.get(kind) if kind is not None else None
+            if suited is None:
+                suited = eligible.suited_to(request)
+            elif not suited:
                 continue
-            workers = eligible.open_to(request)
-            if not workers:
-                kind = eligible.kind(request)
-                if kind is not None:
-                    closed.add(kind)
+            if not may_start(request):
                 continue
-            choice = self.choose(request, workers, now)
+            workers = eligible.with_room(suited, request)
+            if kind is not None:
+                left[kind] = workers
+            choice = self.choose(request, workers, now) if workers else None
             if choice is not None:
                 yield request, choice
 
@@ -101,13 +104,14 @@ class Placement:
         """Requests by the workers that have room for them; those without any are left out."""
         groups: dict[tuple[Worker, ...], list[Request]] = {}
         offers: dict[Hashable, tuple[Worker, ...]] = {}
+        eligible = self.eligible
         for request in waiting:
             if not may_start(request):
                 continue
-            kind = self.eligible.kind(request)
+            kind = eligible.kind(request)
             workers = offers.get(kind) if kind is not None else None
             if workers is None:
-                workers = tuple(self.eligible.open_to(request))
+                workers = tuple(eligible.open_to(request))
                 if kind is not None:
                     offers[kind] = workers
             if workers:
