@@ -83,6 +83,13 @@ class Settles(Protocol):
     def settled(self, lease: Lease, outcome: Outcome, now: float) -> None: ...
 
 
+@runtime_checkable
+class Starts(Protocol):
+    """Optional: told of the first output of every lease, from which waits are learned."""
+
+    def started(self, lease: Lease, now: float) -> None: ...
+
+
 # The stream and the finaliser of splitmix64: Steele, Lea and Flood, "Fast splittable pseudorandom number
 # generators", OOPSLA 2014; the multipliers are variant 13 of Stafford's mixers.
 _GAMMA = 0x9E3779B97F4A7C15

@@ -23,6 +23,7 @@ from router.core.prefix_error import PrefixError
 from router.core.prefix_holder import Claim, Holder
 from router.core.prefix_ledger import Fit, Ledger
 from router.core.prefix_match import Match
+from router.core.prefix_portion import Portion, key_portion
 from router.core.prefix_settings import PrefixSettings
 from router.core.prefix_store import PrefixStore
 from router.core.prefix_tree import Depths, End
@@ -78,6 +79,11 @@ class PrefixIndex:
         return Trust.APPROXIMATE if text and holder.trust is Trust.EXACT else holder.trust
 
     @property
+    def workers(self) -> frozenset[str]:
+        """Names of all workers that it knows."""
+        return frozenset(self._holders)
+
+    @property
     def used_bytes(self) -> int:
         """Memory accounted to the index."""
         return self.store.used_bytes
@@ -107,6 +113,24 @@ class PrefixIndex:
             match.take(self._in_tokens(depths), store.slots)
             match.take(store.event_blocks.match(hashes, self._exact_ledgers), store.ledger_slots)
         return match
+
+    def portion(self, partition: Partition, prompt: Prompt, prompt_tokens: int) -> Portion | None:
+        """The key portion of a prompt, None for one too short to have any. Changes nothing."""
+        store = self.store
+        if isinstance(prompt, bytes):
+            begin, end = key_portion(store.text.root(partition), prompt, 1)
+            size = len(prompt)
+            if not end:
+                return None
+            tokens, before = end * prompt_tokens // size, begin * prompt_tokens // size
+            return Portion(hash((partition, prompt[:end])), tokens, tokens - before)
+        hashes, per_block = self._chain(partition, prompt), self.settings.block_tokens
+        begin, end = key_portion(store.blocks.root(partition), hashes.tobytes(), HASH_BYTES)
+        if not end:
+            return None
+        blocks = end // HASH_BYTES
+        own_tokens = (end - begin) // HASH_BYTES * per_block
+        return Portion(hashes[blocks - 1], blocks * per_block, own_tokens)
 
     def insert(
         self, partition: Partition, prompt: Prompt, worker: str, now: float, *, prompt_tokens: int

@@ -143,6 +143,9 @@ class PrefixTree:
 
     # --- reading -------------------------------------------------------------------------------------
 
+    def root(self, partition: Partition) -> Node | None:
+        return self._roots.get(partition)
+
     def match(self, partition: Partition, data: bytes, live: int) -> Depths:
         """How much of `data` each worker of the mask `live` holds; who holds nothing is left out."""
         depths: Depths = []
