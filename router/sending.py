@@ -44,6 +44,7 @@ class LegFailed(Exception):
         outcome: what it says about the worker.
         answer: the engine's own words, when it had any.
         error: ours, when it had none.
+        producer: who had prefilled for it, when the KV did not come over: it may be the one to avoid.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class LegFailed(Exception):
         self.outcome: Outcome = outcome_of(error) if told else OUTCOMES[failure]
         self.answer = answer
         self.error = error
+        self.producer: str | None = None
         self.reason = reason
 
 

@@ -61,6 +61,7 @@ class Together:
             held.settle(Outcome.CANCELLED)
         else:
             not_taken = failure.failure in NOT_TAKEN
+            failure.producer = prefill.worker if not_taken and prefill is not None else None
             held.settle(Outcome.HANDOVER if not_taken else failure.outcome, failure.reason)
 
     async def _pair(

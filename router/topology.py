@@ -59,12 +59,19 @@ class Topology:
             handle_missing=handle_missing,
             prefill_ready=bool(prefills),
             decode_ready=bool(decodes),
+            pairs_rest=self._whole_instead and self.partners.all_aside(request.model),
             may_do_both=any(worker.does_both for worker in decodes),
             sequences_on_handle=connector.sequences_on_handle,
             prefill_takes_whole=connector.decode_takes_whole,
             decode_takes_whole=connector.decode_takes_whole,
         )
         return self.rule.decide(facts)
+
+    @property
+    def _whole_instead(self) -> bool:
+        """Whether decode workers serve what cannot be handed over to them. Where they do not, the last pair
+        is tried however often it fails."""
+        return self.rule.fallback is Fallback.AGGREGATED and self.connector.decode_takes_whole
 
     def _place_of(self, pinned: str | None) -> Where | None:
         if pinned is None:

@@ -74,12 +74,14 @@ class Pairs:
     def failed(self, prefill: End, decode: End, now: float) -> Blame:
         """A transfer of this pair failed before the decode worker's first event.
 
-        Requests that were under way when the pair was set aside fail with it: they do not double its time.
+        Requests that were under way when the pair was set aside fail with it: they do not double its time,
+        and are held against nobody once more.
 
         Returns whose fault that is, as far as the failures of the last `window_s` tell.
         """
         settings = self._settings
         trouble = self._troubles.get((prefill, decode))
+        under_way = trouble is not None and now < trouble.until
         if trouble is None:
             trouble = _Trouble(now, now + settings.first_s, settings.first_s)
             self._troubles[prefill, decode] = trouble
@@ -91,7 +93,7 @@ class Pairs:
         self._troubles.move_to_end((prefill, decode))
         if len(self._troubles) > settings.max_pairs:
             self._troubles.popitem(last=False)
-        return self._blame(prefill, decode, now)
+        return Blame.NOBODY if under_way else self._blame(prefill, decode, now)
 
     def succeeded(self, prefill: End, decode: End, now: float) -> None:
         """A first event came: the KV went over, and the pair is as good as new."""

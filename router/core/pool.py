@@ -288,9 +288,11 @@ class Pool:
             self.ledger.settle(lease, outcome, now, reason)
         finally:
             if lease.prefill is not None and self.partner is not None:
-                # What became of the decode leg says nothing about who prefilled for it, but that it is done.
+                # What became of the decode leg says nothing about who prefilled for it, but that it is done;
+                # KV that did not come over does not even say that.
                 done = outcome is Outcome.OK or lease.prefill.prefilled
-                self.partner.ledger.settle(lease.prefill, Outcome.OK if done else Outcome.CANCELLED, now)
+                good = done and outcome is not Outcome.HANDOVER
+                self.partner.ledger.settle(lease.prefill, Outcome.OK if good else Outcome.CANCELLED, now)
 
     def hand_back(self, lease: Lease, outcome: Outcome, now: float, reason: str = "") -> None:
         """Settles the lease of a decode worker to which nothing was sent, and leaves the hand-over as it was:

@@ -109,6 +109,15 @@ def test_a_prefill_worker_that_fails_with_two_decode_workers_is_to_blame() -> No
     assert pairs.failed(P1, D2, 1.0) is Blame.PREFILL
 
 
+def test_requests_that_were_under_way_are_held_against_nobody() -> None:
+    pairs = Pairs()
+    pairs.failed(P1, D1, 0.0)
+    assert pairs.failed(P2, D1, 0.0) is Blame.DECODE
+    assert pairs.failed(P1, D1, 0.5) is Blame.NOBODY
+    assert pairs.failed(P2, D1, 0.9) is Blame.NOBODY
+    assert pairs.failed(P1, D1, 1.0) is Blame.DECODE
+
+
 def test_failures_that_lie_far_apart_do_not_add_up() -> None:
     pairs = Pairs(PairSettings(window_s=30.0))
     pairs.failed(P1, D1, 0.0)

@@ -41,6 +41,7 @@ any_facts = st.builds(
     handle_missing=st.booleans(),
     prefill_ready=st.booleans(),
     decode_ready=st.booleans(),
+    pairs_rest=st.booleans(),
     may_do_both=st.booleans(),
     sequences_on_handle=st.booleans(),
     prefill_takes_whole=st.booleans(),
@@ -72,6 +73,7 @@ _CASES = [
     *(({"traits": frozenset({trait})}, trait, Where.DECODE) for trait in OF_THE_BODY),
     ({"prompt_tokens": 511, "may_do_both": True}, Unsplit.SHORT, Where.BOTH_CAPABLE),
     ({"prefill_ready": False}, Unsplit.NO_PREFILL, Where.DECODE),
+    ({"pairs_rest": True}, Unsplit.NO_PREFILL, Where.DECODE),
     ({"prefill_ready": False, "may_do_both": True}, Unsplit.NO_PREFILL, Where.BOTH_CAPABLE),
 ]
 

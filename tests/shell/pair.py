@@ -1,7 +1,7 @@
 """A router in front of prefill and decode workers, on a virtual network, in virtual time.
 
-The workers are puppets that hand KV over as vLLM's NixlConnector does, as far as a router can see. After every
-scene no handle has been shown to a decode engine twice.
+The workers are puppets that hand KV over as vLLM's NixlConnector does, as far as a router can see. After
+every scene no handle has been shown to a decode engine twice.
 """
 
 from __future__ import annotations

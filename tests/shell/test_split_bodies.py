@@ -1,4 +1,4 @@
-"""What each engine gets of a split request: bodies, ids and headers of both legs, and what clients may say."""
+"""What each engine gets of a split request: the bodies, ids and headers of both legs."""
 
 from __future__ import annotations
 
