@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from benchmarks import micro, mock_lag, policies, rounds, streams_memory
+from benchmarks import decode_round, micro, mock_lag, policies, rounds, streams_memory
 from benchmarks.verdict import Verdict, print_verdicts, write_json
 
 
@@ -30,6 +30,11 @@ def batches(*, quick: bool) -> list[Verdict]:
     return rounds.measure(quick=quick)
 
 
+def decode(*, quick: bool) -> list[Verdict]:
+    """One round of a pool that decodes what others prefilled."""
+    return decode_round.measure(quick=quick)
+
+
 def memory(*, quick: bool) -> list[Verdict]:
     return [streams_memory.measure(quick=quick)]
 
@@ -46,6 +51,7 @@ BENCHMARKS: dict[str, Callable[..., Sequence[Verdict]]] = {
     "parts": parts,
     "policies": decisions,
     "rounds": batches,
+    "decode": decode,
     "mock": mock,
     "memory": memory,
 }

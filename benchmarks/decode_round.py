@@ -11,6 +11,8 @@ import statistics
 import time
 from typing import NamedTuple, cast
 
+from msgspec import structs
+
 from benchmarks.verdict import Verdict, print_verdicts
 from router.core.binding import Mode
 from router.core.budget import Budget
@@ -106,37 +108,29 @@ def _prefilled(pools: Pair, number: int) -> None:
         raise RuntimeError("no prefill worker has room")
     pools.prefill.progress(lease, _NOW, generated_tokens=1)
     handover = Handover(lease, "revision", _NOW, _NOW + _OVERDUE_S, _NOW + _LEASE_S)
-    pools.decode.submit(_with(request, handover), _NOW)
-
-
-def _with(request: Request, handover: Handover) -> Request:
-    return Request(
-        id=request.id,
-        sequence=request.sequence,
-        model=request.model,
-        arrived=request.arrived,
-        prompt_tokens=request.prompt_tokens,
-        max_tokens=request.max_tokens,
-        split=True,
-        handover=handover,
-    )
+    pools.decode.submit(structs.replace(request, handover=handover), _NOW)
 
 
 def median_ms(policy: str, scene: Scene) -> float:
     """Of a round, in milliseconds: of the quietest of several passes."""
     pools = pair(policy, scene)
     if not scene.room:
-        for number in range(scene.waiting):
-            _prefilled(pools, number)
-    return min(_pass_ms(pools, scene) for _ in range(_PASSES))
+        fill(pools, scene)
+    return min(pass_ms(pools, scene, rounds=_ROUNDS) for _ in range(_PASSES))
 
 
-def _pass_ms(pools: Pair, scene: Scene) -> float:
+def fill(pools: Pair, scene: Scene) -> None:
+    """Everybody's prefill is done."""
+    for number in range(scene.waiting):
+        _prefilled(pools, number)
+
+
+def pass_ms(pools: Pair, scene: Scene, *, rounds: int) -> float:
+    """Median of so many rounds in a row, in milliseconds."""
     samples = []
-    for _ in range(_ROUNDS):
+    for _ in range(rounds):
         if scene.room:
-            for number in range(scene.waiting):
-                _prefilled(pools, number)
+            fill(pools, scene)
         began = time.perf_counter_ns()
         leases = pools.decode.assign(_NOW + 1.0)
         samples.append((time.perf_counter_ns() - began) / 1e6)

@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 
 from router.core.drift import Balance, Drift
 from router.core.engine_stats import EngineStats
+from tests.core.fleet_examples import pool
+from tests.core.pair_examples import couple
 
 CAPACITY = 10_000
 
@@ -144,3 +146,28 @@ def test_a_smoothed_drift_stays_between_the_drifts_that_were_seen(used: list[int
             seen.append(tokens - 1000)
             assert drift.smoothed_tokens is not None
             assert min(seen) - 1e-9 <= drift.smoothed_tokens <= max(seen) + 1e-9
+
+
+def test_somebody_elses_load_is_forgotten_when_nobody_speaks_of_it_any_more() -> None:
+    made = pool("a")
+    worker = made.roster.workers["a"]
+    worker.configured_kv_tokens = 1000
+    for second in range(4):
+        made.observe("a", EngineStats(taken=float(second), kv_usage=0.5), float(second))
+    made.expire(18.0)
+    assert worker.kv_tokens == 500
+    made.expire(18.1)
+    assert worker.kv_tokens == 0
+    made.observe("a", EngineStats(taken=19.0, kv_usage=0.5), 19.0)
+    assert worker.kv_tokens == 0, "one scrape is not enough to believe it again"
+
+
+def test_kv_that_nobody_will_fetch_is_no_drift_of_its_producer() -> None:
+    made = couple("p", "d", kv_tokens=1000)
+    made.partners.budget.strand("p", 0, 300, until=60.0)
+    made.prefilled(0.0, prompt_tokens=199)
+    for second in range(1, 6):
+        made.prefill.observe("p", EngineStats(taken=float(second), kv_usage=0.5), float(second))
+    drift = made.producer("p").drift
+    assert (drift.last_tokens, drift.unexplained_tokens) == (0, 0)
+    assert made.partners.budget.held_tokens(made.producer("p"), 5.0) == 500

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from router.core.engine_stats import EngineStats
 from router.core.health import Sign, State
 from router.core.lives import Verdict
+from router.core.pool import Pool
 from router.core.roster import Change, Roster
-from router.core.worker import Worker
+from router.core.worker import Role, Worker
 from tests.core.fleet_examples import MODEL, pool, request
 
 
@@ -403,3 +404,96 @@ def test_a_roster_shows_how_its_workers_are() -> None:
     made = roster("a", "b", "c")
     made.sign("a", Sign.DRAIN, 1.0)
     assert repr(made) == "<Roster [3 workers, 1 draining]>"
+
+
+# --- shares of small pools -----------------------------------------------------------------------------
+
+
+def prefill_roster(count: int) -> Roster:
+    made = Roster()
+    for name in "pqrs"[:count]:
+        made.add(Worker(name=name, role=Role.PREFILL, models=frozenset({MODEL})), 0.0)
+        made.sign(name, Sign.GOOD, 0.0)
+    return made
+
+
+@pytest.mark.parametrize("sign", [Sign.BAD, Sign.STALLED])
+@pytest.mark.parametrize(("count", "stay"), [(1, 1), (2, 1), (3, 2), (4, 2)])
+def test_a_small_pool_keeps_half_of_its_workers_and_the_only_one_always(
+    count: int, stay: int, sign: Sign
+) -> None:
+    made = prefill_roster(count)
+    for worker in list(made):
+        made.sign(worker.name, sign, 1.0)
+    assert states(made).count(State.READY) == stay
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_port_that_refuses_takes_even_the_only_worker_out(count: int) -> None:
+    made = prefill_roster(count)
+    for worker in list(made):
+        made.sign(worker.name, Sign.REFUSED, 1.0)
+    assert names(made) == []
+
+
+def test_of_two_workers_of_which_one_drains_the_other_stays() -> None:
+    made = prefill_roster(2)
+    made.sign("p", Sign.DRAIN, 1.0)
+    made.sign("q", Sign.BAD, 1.0)
+    assert names(made) == ["q"]
+
+
+# --- revisions -----------------------------------------------------------------------------------------
+
+
+def of_revision(made: Roster, revision: str) -> str:
+    return "".join(worker.name for worker in made.of_revision(MODEL, revision))
+
+
+def test_kv_of_a_revision_is_read_by_ready_workers_else_by_those_that_drain() -> None:
+    made = roster("a", "b", "c")
+    for name, revision in zip("abc", "112", strict=True):
+        made.learn_revision(name, None, revision)
+    assert (of_revision(made, "1"), of_revision(made, "2"), of_revision(made, "3")) == ("ab", "c", "")
+    made.sign("a", Sign.DRAIN, 1.0)
+    assert of_revision(made, "1") == "b"
+    made.sign("b", Sign.DRAIN, 1.0)
+    assert of_revision(made, "1") == "ab"
+    made.sign("a", Sign.REMOVE, 1.0)
+    assert of_revision(made, "1") == "b"
+    made.lose_model("b", MODEL)
+    assert of_revision(made, "1") == ""
+
+
+def test_revisions_that_nobody_has_are_not_remembered() -> None:
+    made = roster("a")
+    for number in range(100):
+        assert of_revision(made, f"made up {number}") == ""
+    assert made._of_revision == {}
+
+
+# --- somebody else's load ------------------------------------------------------------------------------
+
+
+def loaded() -> Pool:
+    """A worker of which its engine has said again and again that it holds more than is known here."""
+    made = pool("a")
+    made.roster.workers["a"].configured_kv_tokens = 1000
+    for second in range(4):
+        made.observe("a", EngineStats(taken=float(second), kv_usage=0.5, process_start=1.0), float(second))
+    assert made.roster.workers["a"].kv_tokens == 500
+    return made
+
+
+def test_a_new_process_has_none_of_the_load_of_the_old_one() -> None:
+    made = loaded()
+    made.observe("a", EngineStats(taken=5.0, kv_usage=0.5, process_start=2.0), 5.0)
+    assert made.roster.workers["a"].kv_tokens == 0
+
+
+def test_the_metrics_of_several_processes_say_nothing_of_load() -> None:
+    made = loaded()
+    for start in (2.0, 1.0):
+        made.observe("a", EngineStats(taken=5.0, kv_usage=0.5, process_start=start), 5.0)
+    assert made.roster.workers["a"].shared_address
+    assert made.roster.workers["a"].kv_tokens == 0
