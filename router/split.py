@@ -316,10 +316,8 @@ def _gone(prefilled: _Prefilled) -> RouterError | None:
     """Why the KV may not be there any more; None while it is."""
     if _reborn(prefilled):
         return UpstreamBroken("The prefill worker restarted, and the KV that it held is lost.")
-    if prefilled.topology.now() >= prefilled.due.at:
-        message = "No decode worker had room before the prefill worker may have dropped the KV."
-        return DeadlineExceeded(message, phase=prefilled.due.wait.value, sent=False)
-    return None
+    late = prefilled.topology.now() >= prefilled.due.at
+    return DeadlineExceeded("It is too late.", phase=prefilled.due.wait.value, sent=False) if late else None
 
 
 def _undelivered(
@@ -328,9 +326,12 @@ def _undelivered(
     """No decode worker gets the KV, after one had `failed` or none. Raises when the request's own time is
     over: then there is none left for another prefill."""
     if isinstance(error, DeadlineExceeded):
-        if prefilled.due.wait is not Wait.TRANSFER:
-            message = "The request waited for a decode worker until its own time was over."
-            raise DeadlineExceeded(message, phase=prefilled.due.wait.value, sent=True)
+        phase = prefilled.due.wait.value
+        message = f"No decode worker had room before the deadline of the phase '{phase}' ran out."
+        own = prefilled.due.wait is not Wait.TRANSFER
+        error = DeadlineExceeded(message, phase=phase, sent=own)
+        if own:
+            raise error
         journey.pool_expired()
     return failed or LegFailed(Failure.HANDLE_EXPIRED, "", error=error)
 

@@ -88,22 +88,31 @@ def refusing_releases(serve: Serve) -> Serve:
     return served
 
 
+def _wanted(ask: Ask) -> dict[str, Any]:
+    """The body of a request; empty while it has not come whole."""
+    try:
+        wanted = json.loads(ask.body)
+    except ValueError:
+        return {}
+    return wanted if isinstance(wanted, dict) else {}
+
+
 def is_release(ask: Ask) -> bool:
     """Whether it only tells a producer to let go."""
-    wanted = ask.json()
+    wanted = _wanted(ask)
     return "kv_transfer_params" in wanted and (wanted.get("max_tokens") or 0) > 1_000_000
 
 
 def of_decode(ask: Ask) -> bool:
     """Whether this is a decode leg of a client's request, and not a release."""
-    params = ask.json().get("kv_transfer_params")
-    return bool(params) and bool(params.get("do_remote_prefill")) and not is_release(ask)
+    params = _wanted(ask).get("kv_transfer_params") or {}
+    return bool(params.get("do_remote_prefill")) and not is_release(ask)
 
 
 def of_prefill(ask: Ask) -> bool:
     """Whether this is a prefill leg."""
-    params = ask.json().get("kv_transfer_params")
-    return bool(params) and bool(params.get("do_remote_decode"))
+    params = _wanted(ask).get("kv_transfer_params") or {}
+    return bool(params.get("do_remote_decode"))
 
 
 def whole(ask: Ask) -> bool:
