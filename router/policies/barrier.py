@@ -95,16 +95,21 @@ def _group(members: tuple[WorkerView, ...]) -> Group:
     loads of two scales cannot be compared."""
     steps = [member.step for member in members]
     calibrated = [step for step in steps if step is not None and step.step_per_kv_token_s > 0]
-    if len(calibrated) == len(members):
-        units = [_seconds(step) for step in calibrated]
-    else:
-        units = [Unit(1.0 / member.capacity) for member in members]
-    first = units[0]
-    if units.count(first) == len(units):
+    if len(calibrated) < len(members):
+        return _in_tokens(members)
+    first = calibrated[0]
+    if calibrated.count(first) == len(members):
         # What all have in common moves no margin: the base of a step is left out.
-        alike = Unit(1.0, first.tokens_per_sequence)
-        return Group(members, (alike,) * len(members), first.per_token)
-    return Group(members, tuple(units))
+        alike = Unit(1.0, _seconds(first).tokens_per_sequence)
+        return Group(members, (alike,) * len(members), first.step_per_kv_token_s)
+    return Group(members, tuple([_seconds(step) for step in calibrated]))
+
+
+def _in_tokens(members: tuple[WorkerView, ...]) -> Group:
+    capacities = [member.capacity for member in members]
+    if capacities.count(capacities[0]) == len(capacities):
+        return Group(members, (Unit(1.0),) * len(members), 1.0 / capacities[0])
+    return Group(members, tuple([Unit(1.0 / capacity) for capacity in capacities]))
 
 
 def _seconds(step: StepModel) -> Unit:
