@@ -46,7 +46,7 @@ class Topology:
     ) -> Whole | Refusal | None:
         """Whether a request is served whole, and where; None splits it."""
         self.partners.now = self.now()
-        prefills = self.prefill.pool.candidates(structs.replace(request, split=True))
+        prefills = self.prefill.pool.candidates(structs.replace(request, split=False, pinned=None))
         decodes = self.decode.pool.roster.ready(request.model)
         connector = self.connector
         facts = SplitFacts(
@@ -59,7 +59,7 @@ class Topology:
             handle_missing=handle_missing,
             prefill_ready=bool(prefills),
             decode_ready=bool(decodes),
-            pairs_rest=self._whole_instead and self.partners.all_aside(request.model),
+            producer_ready=bool(prefills) and self._producer_ready(request),
             may_do_both=any(worker.does_both for worker in decodes),
             sequences_on_handle=connector.sequences_on_handle,
             prefill_takes_whole=connector.decode_takes_whole,
@@ -67,11 +67,14 @@ class Topology:
         )
         return self.rule.decide(facts)
 
-    @property
-    def _whole_instead(self) -> bool:
-        """Whether decode workers serve what cannot be handed over to them. Where they do not, the last pair
-        is tried however often it fails."""
-        return self.rule.fallback is Fallback.AGGREGATED and self.connector.decode_takes_whole
+    def _producer_ready(self, request: Request) -> bool:
+        """Whether some prefill worker could hand KV over now. Where decode workers may serve what cannot be
+        handed over to them, they do so while every pair rests; elsewhere the last pair is tried however often
+        it fails."""
+        whole_instead = self.rule.fallback is Fallback.AGGREGATED and self.connector.decode_takes_whole
+        if whole_instead and self.partners.all_aside(request.model):
+            return False
+        return bool(self.prefill.pool.candidates(structs.replace(request, split=True, pinned=None)))
 
     def _place_of(self, pinned: str | None) -> Where | None:
         if pinned is None:

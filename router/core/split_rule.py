@@ -77,10 +77,8 @@ class SplitFacts:
         traits: what its body asks for that no two engines can do together.
         pinned: on which side the owner of its stored response is, None for a request that has none.
         handle_missing: its prefill leg was answered well and brought no handle.
-        prefill_ready: a prefill worker is alive whose KV somebody could take now.
-        decode_ready: a decode worker is alive.
-        pairs_rest: every pair of workers has just failed to hand KV over, and whole requests are an answer to
-            that.
+        prefill_ready, decode_ready: somebody of that role is alive.
+        producer_ready: a prefill worker is, whose KV a decode worker could take now.
         may_do_both: a ready worker may prefill and decode.
         sequences_on_handle: the connector gives every sequence a handle of its own (SGLang's rooms).
         prefill_takes_whole, decode_takes_whole: an engine of that role serves a request without a partner.
@@ -96,7 +94,7 @@ class SplitFacts:
     handle_missing: bool = False
     prefill_ready: bool = True
     decode_ready: bool = True
-    pairs_rest: bool = False
+    producer_ready: bool = True
     may_do_both: bool = False
     sequences_on_handle: bool = False
     prefill_takes_whole: bool = True
@@ -186,11 +184,7 @@ RULES: tuple[tuple[Unsplit, Applies, tuple[Where, ...]], ...] = (
         lambda f, min_tokens: f.prompt_tokens < min_tokens and f.may_do_both,
         (Where.BOTH_CAPABLE,),
     ),
-    (
-        Unsplit.NO_PREFILL,
-        lambda f, _: f.pairs_rest or not f.prefill_ready,
-        (Where.BOTH_CAPABLE, Where.DECODE),
-    ),
+    (Unsplit.NO_PREFILL, lambda f, _: not f.producer_ready, (Where.BOTH_CAPABLE, Where.DECODE)),
 )
 """(why, whether it applies to these facts with this `min_tokens`, who may take it: the best first).
 

@@ -41,7 +41,7 @@ any_facts = st.builds(
     handle_missing=st.booleans(),
     prefill_ready=st.booleans(),
     decode_ready=st.booleans(),
-    pairs_rest=st.booleans(),
+    producer_ready=st.booleans(),
     may_do_both=st.booleans(),
     sequences_on_handle=st.booleans(),
     prefill_takes_whole=st.booleans(),
@@ -67,14 +67,14 @@ _CASES = [
     ({"max_tokens": 1}, Unsplit.ONE_TOKEN, Where.PREFILL),
     ({"max_tokens": 0}, Unsplit.ONE_TOKEN, Where.PREFILL),
     ({"max_tokens": 1, "sequences": 4}, Unsplit.ONE_TOKEN, Where.PREFILL),
-    ({"max_tokens": 1, "prefill_ready": False}, Unsplit.NO_PREFILL, Where.DECODE),
+    ({"max_tokens": 1, "producer_ready": False}, Unsplit.ONE_TOKEN, Where.PREFILL),
+    ({"max_tokens": 1, "prefill_ready": False, "producer_ready": False}, Unsplit.NO_PREFILL, Where.DECODE),
     ({"sequences": 2}, Unsplit.SEQUENCES, Where.DECODE),
     ({"sequences": 2, "may_do_both": True}, Unsplit.SEQUENCES, Where.BOTH_CAPABLE),
     *(({"traits": frozenset({trait})}, trait, Where.DECODE) for trait in OF_THE_BODY),
     ({"prompt_tokens": 511, "may_do_both": True}, Unsplit.SHORT, Where.BOTH_CAPABLE),
-    ({"prefill_ready": False}, Unsplit.NO_PREFILL, Where.DECODE),
-    ({"pairs_rest": True}, Unsplit.NO_PREFILL, Where.DECODE),
-    ({"prefill_ready": False, "may_do_both": True}, Unsplit.NO_PREFILL, Where.BOTH_CAPABLE),
+    ({"producer_ready": False}, Unsplit.NO_PREFILL, Where.DECODE),
+    ({"producer_ready": False, "may_do_both": True}, Unsplit.NO_PREFILL, Where.BOTH_CAPABLE),
 ]
 
 
@@ -115,7 +115,7 @@ def test_a_connector_of_rooms_splits_what_its_engines_cannot_serve_whole(fields:
 
 def test_strict_mode_refuses_what_needs_a_prefill_worker_and_nothing_else() -> None:
     strict = SplitRule(fallback=Fallback.STRICT)
-    refusal = strict.decide(facts(prefill_ready=False, may_do_both=True))
+    refusal = strict.decide(facts(producer_ready=False, may_do_both=True))
     assert refusal == Refusal(Unsplit.NO_PREFILL, lasting=False)
     assert isinstance(refusal.error(), NoWorker)
     assert refusal.error().retry_after_s is not None
@@ -124,11 +124,11 @@ def test_strict_mode_refuses_what_needs_a_prefill_worker_and_nothing_else() -> N
     )
     assert strict.decide(facts(handle_missing=True)) == Refusal(Unsplit.NO_HANDLE, lasting=False)
     for fields in ({"sequences": 2}, {"generates": False}, {"prompt_tokens": 5, "may_do_both": True}):
-        assert isinstance(strict.decide(facts(prefill_ready=False, **fields)), Whole)
+        assert isinstance(strict.decide(facts(producer_ready=False, **fields)), Whole)
 
 
 def test_a_fleet_that_serves_nothing_whole_says_so_when_its_prefill_workers_are_gone() -> None:
-    refusal = SplitRule().decide(facts(**SGLANG, prefill_ready=False))
+    refusal = SplitRule().decide(facts(**SGLANG, producer_ready=False))
     assert refusal == Refusal(Unsplit.NO_PREFILL, lasting=False)
 
 
@@ -176,7 +176,7 @@ def test_what_is_split_has_a_prefill_worker_and_one_reader_of_its_handle(
     asked: SplitFacts, rule: SplitRule
 ) -> None:
     if rule.decide(asked) is None:
-        assert asked.prefill_ready
+        assert asked.producer_ready
         assert asked.generates
         assert asked.pinned is None
         assert not asked.handle_missing
