@@ -74,7 +74,8 @@ def test_a_recorded_wish_is_one_to_retain() -> None:
         {"do_remote_prefill": False}, {"remote_block_ids": None}, {"remote_block_ids": []},
         {"remote_block_ids": [[]]}, {"remote_block_ids": "12"}, {"remote_block_ids": [["1"]]},
         {"remote_block_ids": [[True]]}, {"remote_port": None}, {"remote_port": "many"},
-        {"remote_port": 1 << 16}, {"remote_port": -1}, {"remote_port": True}, {"remote_port": 1.5}, {"remote_host": None},
+        {"remote_port": 1 << 16}, {"remote_port": -1}, {"remote_port": True}, {"remote_port": 1.5},
+        {"remote_host": None},
         {"remote_engine_id": None}, {"remote_request_id": None},
     ],
 )  # fmt: skip
