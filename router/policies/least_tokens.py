@@ -44,14 +44,22 @@ class LeastTokens:
 
     def pick(self, request: Request, workers: Sequence[WorkerView], now: float) -> Choice:
         tokens = request.prompt_tokens + request.sequences
-        roomy = [
-            w for w in workers if (limit := w.kv_capacity_tokens) is None or w.kv_tokens + tokens <= limit
-        ]
-        candidates = roomy or workers
-        costs = token_loads(candidates, tokens)
-        index = least(costs, candidates, request, self.seed)
-        reason = "least_tokens" if roomy else "no_room"
-        return Choice(request.id, candidates[index].name, cost=costs[index], reason=reason)
+        costs = token_loads(workers, tokens)
+        index = least(costs, workers, request, self.seed)
+        # The least of all is the least of those with room, if it has some: nearly always, so ask it alone.
+        if _has_room(workers[index], tokens):
+            return Choice(request.id, workers[index].name, cost=costs[index], reason="least_tokens")
+        roomy = [w for w in workers if _has_room(w, tokens)]
+        if not roomy:
+            return Choice(request.id, workers[index].name, cost=costs[index], reason="no_room")
+        costs = token_loads(roomy, tokens)
+        index = least(costs, roomy, request, self.seed)
+        return Choice(request.id, roomy[index].name, cost=costs[index], reason="least_tokens")
+
+
+def _has_room(worker: WorkerView, tokens: int) -> bool:
+    limit = worker.kv_capacity_tokens
+    return limit is None or worker.kv_tokens + tokens <= limit
 
 
 SPEC = PolicySpec(
