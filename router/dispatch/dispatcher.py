@@ -180,7 +180,11 @@ class Dispatcher:
         self._on_room()
 
     def progress(self, lease: Lease, generated_tokens: int | None, prompt_tokens: int | None) -> None:
+        """Reports an event of a lease. The one that proves a transfer makes room on both of its sides."""
+        transferring = lease.transferring
         self.pool.progress(lease, self._now(), generated_tokens=generated_tokens, prompt_tokens=prompt_tokens)
+        if transferring and not lease.transferring:
+            self._on_room()
 
     def expire(self) -> None:
         """Fails the waiters whose time is up; the reaper's verb."""
