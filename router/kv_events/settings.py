@@ -1,0 +1,34 @@
+"""Bounds of the listeners of KV events. Separate because listener, replay and socket all read them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class KvEventsSettings:
+    """Times in seconds, bounds per worker.
+
+    Attributes:
+        quiet_s: after so long without a message the engine's replay is asked whether there was really none;
+            without a connection, another one is made.
+        answer_s: the next answer of a replay comes within.
+        replay_s: a whole replay is done within.
+        resync_min_s, resync_max_s: between two attempts to get a whole record back; each waits twice as long
+            as the one before.
+        look_s: between two looks for where a worker publishes, while it does not say.
+        queue_messages: waiting in the live socket; what is more waits in the engine's, which is asked to
+            replay what it could not keep.
+        max_message_bytes: a larger message ends the connection. A step of 64,000 tokens takes some 0.4 MB.
+        slice_blocks: taken in between two turns of the event loop.
+    """
+
+    quiet_s: float = 30.0
+    answer_s: float = 2.0
+    replay_s: float = 60.0
+    resync_min_s: float = 30.0
+    resync_max_s: float = 600.0
+    look_s: float = 60.0
+    queue_messages: int = 1_000
+    max_message_bytes: int = 4 * 2**20
+    slice_blocks: int = 256
