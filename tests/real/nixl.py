@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from tests.real.exposition import value
@@ -20,13 +21,14 @@ from tests.real.stage import Router, router_with
 from tests.real.vllm import START_S, VllmEngine, start
 from tests.real.wire import ask
 
-LEASE_S = 12.0
+LEASE_S = 20.0
 MARGIN_S = 5.0
 """The router's default: no handle is shown any more within this time of the end of the lease."""
 DECODE_SEQUENCES = 2
 """Few, so that a test can fill the decode engine."""
-FREED_S = 1.0
-"""A prefill engine that was told so has let go of KV within this time."""
+FREED_S = 10.0
+"""A prefill engine that was told to let go of KV does so within this time: half a second where the machine
+has nothing else to do, and in any case long before its lease ends."""
 
 _ENVIRONMENT = {
     "UCX_TLS": "tcp,self",  # with shared memory beside it, transfers stall for seconds now and then
@@ -97,6 +99,10 @@ class Disaggregated:
         """Hand-overs that nobody fetched in time, by the prefill engine's account."""
         return value(self.prefill.metrics(), "vllm:nixl_num_kv_expired_reqs_total")
 
+    def read_too_late(self) -> float:
+        """Reads that the prefill engine heard of when it no longer kept that KV for anybody."""
+        return value(self.prefill.metrics(), "vllm:nixl_num_notifications_after_expiry_total")
+
     def held(self) -> float:
         """Share of KV that the idle prefill engine holds."""
         return self.prefill.stats().kv_usage or 0.0
@@ -142,12 +148,20 @@ class Disaggregated:
         return again
 
 
-def config(directory: Path, **decode: Any) -> str:
-    """A file with what no flag says of the decode pool: the lease of the producers, and `decode`."""
-    pool = {"role": "decode", "kv_lease_s": LEASE_S, **decode}
-    file = directory / f"pair-{'-'.join(decode)}.yaml"
-    file.write_text(json.dumps({"pools": {"decode": pool}}))  # JSON is YAML
+def config(directory: Path, prefill: Mapping[str, Any] = MappingProxyType({}), **decode: Any) -> str:
+    """A file with what no flag says: the lease of the producers, and more keys of the two pools."""
+    pools = {
+        "prefill": {"role": "prefill", **prefill},
+        "decode": {"role": "decode", "kv_lease_s": LEASE_S, **decode},
+    }
+    file = directory / f"pair-{'-'.join((*prefill, *decode))}.yaml"
+    file.write_text(json.dumps({"pools": pools}))  # JSON is YAML
     return str(file)
+
+
+def router_value(router: Router, name: str, **labels: str) -> float:
+    """One series of the router, summed over the labels that are not given."""
+    return value(ask(router.port, "GET", "/metrics").body, f"pointsman_{name}", **labels)
 
 
 @contextmanager

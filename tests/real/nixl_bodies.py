@@ -105,7 +105,8 @@ def _of_choices(event: dict[str, Any], facts: dict[str, Any]) -> None:
 
 def _of_typed(event: dict[str, Any], facts: dict[str, Any]) -> None:
     """Of Messages and Responses, whose events have names."""
-    kind, delta = event["type"], event.get("delta")
+    kind: str = event["type"]
+    delta: Any = event.get("delta")
     if kind in ("response.output_text.delta", "content_block_delta"):
         facts["texts"][0] = facts["texts"].get(0, "") + (delta if isinstance(delta, str) else delta["text"])
     if kind == "message_delta":

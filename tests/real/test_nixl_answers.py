@@ -6,14 +6,14 @@ The prefill engine, asked directly and without a hand-over, is the one engine al
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import anthropic
 import openai
 import pytest
 
-from tests.real.exposition import value
-from tests.real.nixl import Disaggregated, Moved, config
+from tests.real.nixl import Disaggregated, Moved, config, router_value
 from tests.real.nixl_bodies import (
     ONE_ENGINE,
     ONE_TOKEN,
@@ -224,9 +224,7 @@ def test_a_decode_engine_says_that_it_has_cached_none_of_the_prompt(
 
 
 def test_the_router_counts_what_the_engines_moved(nixl: Disaggregated, router: Router) -> None:
-    def counted(name: str, **labels: str) -> float:
-        return value(ask(router.port, "GET", "/metrics").body, f"pointsman_{name}", **labels)
-
+    counted = partial(router_value, router)
     names = ("split_requests_total", "transfer_seconds_count", "prefill_seconds_count")
     before = [counted(name) for name in names]
     whole, failed = counted("unsplit_requests_total", reason="sequences"), counted("handover_failures_total")
