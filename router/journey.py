@@ -61,6 +61,7 @@ class Journey:
         "error_code",
         "finish_reason",
         "first_event_at",
+        "legs_at_once",
         "model",
         "outcome",
         "output_tokens",
@@ -84,6 +85,8 @@ class Journey:
         self.output_tokens: int | None = None
         self.finish_reason: str | None = None
         self.first_event_at: float | None = None
+        self.legs_at_once = False
+        """Two legs run side by side; whoever runs them counts how they end."""
         self._telemetry = telemetry
         self._placements: list[Placement] = []
         self._queued_s: float | None = None
@@ -228,7 +231,8 @@ class Journey:
             return
         self._telemetry.metrics.client_left(self.phase.value)
         leg = _LEGS.get(self.phase)
-        if leg is not None and self.request is not None and self.request.split:
+        split = self.request is not None and self.request.split
+        if leg is not None and split and not self.legs_at_once:
             self._telemetry.metrics.leg_cancelled(leg, "client_left")
         self.step(Step.CANCEL)
         self.status = _CLIENT_LEFT

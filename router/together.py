@@ -24,6 +24,7 @@ from router.sending import NOT_TAKEN, LegFailed, Outgoing, as_failure
 from router.topology import Topology
 
 Failed = tuple[Leg, LegFailed]
+_Leg = asyncio.Task[Failed | None]
 
 
 class Together:
@@ -45,6 +46,7 @@ class Together:
 
         Raises NoWorker, QueueFull when no pair has room, and whatever goes wrong after the commit.
         """
+        journey.legs_at_once = True
         with await topology.decode.acquire(job.request) as held:
             journey.placed(held, topology.decode.pool)
             failed = await self._pair(job, topology, held, responder, journey)
@@ -54,8 +56,6 @@ class Together:
 
     def _settle(self, held: Held, topology: Topology, leg: Leg, failure: LegFailed) -> None:
         prefill = held.lease.prefill
-        other = "decode" if leg is Leg.PREFILL else "prefill"
-        self._telemetry.metrics.leg_cancelled(other, "other_leg_failed")
         if leg is Leg.PREFILL and prefill is not None:
             topology.prefill.release(prefill, failure.outcome, failure.reason)
             held.settle(Outcome.CANCELLED)
@@ -83,10 +83,24 @@ class Together:
         try:
             await asyncio.wait({prefill, decode}, return_when=asyncio.FIRST_COMPLETED)
             if not decode.done() and prefill.result() is not None and journey.first_event_at is None:
+                self._cut("other_leg_failed", decode=decode)
                 return prefill.result()
-            return await decode
+            failed = await decode
+        except asyncio.CancelledError:
+            self._cut("client_left", prefill=prefill, decode=decode)
+            raise
+        else:
+            if failed is not None:
+                self._cut("other_leg_failed", prefill=prefill)
+            return failed
         finally:
             await _end(prefill, decode)
+
+    def _cut(self, why: str, **legs: _Leg) -> None:
+        """Counts the legs that are ended before they have come to their own end."""
+        for name, leg in legs.items():
+            if not leg.done() or leg.cancelled():
+                self._telemetry.metrics.leg_cancelled(name, why)
 
     async def _prefill(
         self, job: Job, topology: Topology, lease: Lease, member: Member, pairing: Pairing, journey: Journey
@@ -121,7 +135,7 @@ class Together:
         return None
 
 
-async def _end(*tasks: asyncio.Task[Failed | None]) -> None:
+async def _end(*tasks: _Leg) -> None:
     """Cancels what still runs and waits until its sockets are closed."""
     for task in tasks:
         task.cancel()

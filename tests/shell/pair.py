@@ -121,8 +121,9 @@ def whole(ask: Ask) -> bool:
 
 
 def shown(ask: Ask) -> str:
-    """The name of the handle that a decode leg or a release carries."""
-    return str(ask.json()["kv_transfer_params"]["remote_request_id"])
+    """The name of the handle that a decode leg or a release carries, or of the transfer that it asks for."""
+    params = ask.json()["kv_transfer_params"]
+    return str(params.get("remote_request_id") or params["transfer_id"])
 
 
 def asks(act: Live, *names: str) -> list[Ask]:
