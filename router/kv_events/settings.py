@@ -31,4 +31,4 @@ class KvEventsSettings:
     look_s: float = 60.0
     queue_messages: int = 1_000
     max_message_bytes: int = 4 * 2**20
-    slice_blocks: int = 256
+    slice_blocks: int = 128

@@ -120,6 +120,7 @@ def test_the_record_becomes_the_truth_again_after_any_faults(
         task = loop.create_task(follower.run())
         for step, prompt in steps:
             await act(engine, step, prompt)
+        engine.lost = False
         for step in ("up", "hear", "store", "wait", "store"):  # all is well again, and time passes
             await act(engine, step, PROMPTS[-1])
         remembers_all = replays and buffer_steps > len(steps) + 9
