@@ -64,6 +64,12 @@ PRIOR = StepModel(
 """An estimate for Qwen2.5-3B on an A40 under vLLM; stands in until a worker is calibrated."""
 
 
+def steps_of(workers: Sequence[WorkerView]) -> list[StepModel] | None:
+    """The coefficients of every worker; None unless all are calibrated."""
+    steps = [step for step in [w.step for w in workers] if step is not None]
+    return steps if len(steps) == len(workers) else None
+
+
 @dataclass(frozen=True, slots=True)
 class Parameters:
     operating_concurrency: int = whole(100, 1, 4096)
@@ -79,14 +85,17 @@ class LeastWork:
     seed: int
 
     def pick(self, request: Request, workers: Sequence[WorkerView], now: float) -> Choice:
-        steps = [step for step in [w.step for w in workers] if step is not None]
-        if len(steps) == len(workers):
-            costs = self._costs(request, workers, steps, now)
-        else:
-            costs = self._costs(request, workers, [PRIOR] * len(workers), now)
-            costs = [cost / w.capacity for cost, w in zip(costs, workers, strict=True)]
+        costs = self.costs(request, workers, now)
         index = least(costs, workers, request, self.seed)
         return Choice(request.id, workers[index].name, cost=costs[index], reason="least_work")
+
+    def costs(self, request: Request, workers: Sequence[WorkerView], now: float) -> list[float]:
+        """Seconds until each worker would be done with the request."""
+        steps = steps_of(workers)
+        if steps is not None:
+            return self._costs(request, workers, steps, now)
+        costs = self._costs(request, workers, [PRIOR] * len(workers), now)
+        return [cost / w.capacity for cost, w in zip(costs, workers, strict=True)]
 
     def _costs(
         self, request: Request, workers: Sequence[WorkerView], steps: Sequence[StepModel], now: float

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import cast
 
+from router.core.engine_stats import EngineStats
 from router.core.policy import Commits, Policy
 from router.core.request import Request
-from router.core.engine_stats import EngineStats
 from router.core.worker import Role, StepModel
 from router.policies import build
 
@@ -78,6 +78,11 @@ def varied(sequence: int) -> Request:
     """Requests of many conversations, every other one long."""
     length = 5_000 if (sequence * 2654435761 >> 16) & 1 else 200
     return request(sequence, prompt_tokens=length, max_tokens=300, affinity=f"conversation {sequence}")
+
+
+def alike(sequence: int) -> Request:
+    """Requests of one length."""
+    return request(sequence, prompt_tokens=1_000, max_tokens=300)
 
 
 def policy(name: str, seed: int = 1, /, **params: object) -> Policy:

@@ -23,6 +23,8 @@ def test_the_names_are_those_of_the_design() -> None:
     assert set(POLICIES) == {
         "balance_route_0",
         "balance_route_h",
+        "cache_aware",
+        "preble",
         "random",
         "round_robin",
         "least_requests",

@@ -1,0 +1,171 @@
+"""The holder of the longest prefix takes the request, unless it is too far ahead; else the least loaded does.
+
+**Source.** The cache-aware routing of SGLang's router, whose names the parameters keep, with what its users
+found since: the guard looks at the worker in question and not at the whole fleet, all holders of a prefix are
+compared, and a miss goes by load and not to the worker with the smallest tree. The threshold of one half is
+also Preble's (arXiv 2407.00023): follow when more is saved than could be balanced.
+
+**Inputs.** The prompt of the request, its `prompt_tokens` and `max_tokens`; what each worker is believed to
+hold of it, by the prefix index of the pool; `in_flight`, `capacity`, `warmup` of each worker, and for the
+guard in seconds what `least_work` reads.
+
+**Formula.**
+
+- load(w) = (in_flight + 1) × warmup / capacity, in requests.
+- A holder is a worker that holds more than `cache_threshold` of the prompt. Of 23,000 tokens with 21,013 of
+  them held, that is 0.91; a system prompt of 13 tokens is no reason to go anywhere.
+- Guard in requests: a holder is open while load ≤ max(least + `balance_abs_threshold`, least ×
+  `balance_rel_threshold`), least being the lowest load of all. Of the open holders, those within 16 tokens of
+  the longest prefix are equal, as engines cache whole blocks; of these the least loaded wins. Reason
+  `prefix`, cost = load.
+- No holder: the least loaded worker, reason `least_load`. Holders, but none is open: the same, reason
+  `overflow`. It will hold the prefix too from then on, so a hot prefix is copied to as many workers as it
+  needs.
+- Guard in seconds: cost(w) = that of `least_work` − prefill_per_token_s × held tokens (for holders only) ×
+  warmup, in seconds. The lowest wins: a prefix is followed when the seconds that it saves exceed the extra
+  wait.
+- Of equal workers, the one that holds the fewest tokens in all; then by hash.
+
+**Parameters.**
+
+- `cache_threshold` (default 0.5; allowed: a number from 0 to 1): share of the prompt above which its prefix
+  is followed. From 0.25 to 0.75 it hardly matters; at 0.1 a shared system prompt draws everything to one
+  worker, at 0.9 documents are followed no more once the question is a tenth of the prompt.
+- `balance_abs_threshold` (default 8; allowed: a number from 0 to 1,000,000): requests above the least loaded
+  that a holder may have.
+- `balance_rel_threshold` (default 1.5; allowed: a number from 1 to 1,000,000): or so many times its load.
+- `guard` (default auto; allowed: auto or requests or seconds): unit of the guard; auto is seconds once
+  every candidate is calibrated, and requests before. The two thresholds are for requests.
+
+Pure affinity is `cache_threshold` 0 with both thresholds at 1,000,000; affinity by threshold alone keeps
+`cache_threshold`.
+
+**Use it when** prompts share long beginnings: documents, tools, conversations, parallel samples. Workers then
+hold different prefixes, and the caches of the pool add up.
+
+**Not when** prompts share little, where it is `least_requests` with more to compute, or on a decode pool,
+where a prefix only saves a part of the transfer.
+
+**Absent data.** No prompt (embeddings, audio), or no index: as `least_requests`, reason `no_prompt`. A worker
+that the index does not trust holds nothing. `step` None with the guard in seconds: the prior of `least_work`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from router.core.policy import Choice
+from router.core.prefix_match import Match
+from router.core.prefixes import Prefixes
+from router.core.request import Request
+from router.core.worker import Role, WorkerView
+from router.policies import least_work
+from router.policies.guard import BLOCK_TOKENS, highest_load
+from router.policies.least_work import PRIOR, LeastWork, steps_of
+from router.policies.load import least, request_loads
+from router.policies.spec import PolicySpec, number, word
+
+
+@dataclass(frozen=True, slots=True)
+class Parameters:
+    cache_threshold: float = number(0.5, 0, 1)
+    balance_abs_threshold: float = number(8, 0, 1_000_000)
+    balance_rel_threshold: float = number(1.5, 1, 1_000_000)
+    guard: str = word("auto", "requests", "seconds")
+
+
+@dataclass(slots=True)
+class CacheAware:
+    """See the docstring of this file."""
+
+    params: Parameters
+    seed: int
+    prefixes: Prefixes | None = field(default=None, repr=False)
+    work: LeastWork = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self.work = LeastWork(least_work.Parameters(), self.seed)
+
+    def bind(self, prefixes: Prefixes) -> None:
+        """Asks these about prefixes from now on."""
+        self.prefixes = prefixes
+
+    def pick(self, request: Request, workers: Sequence[WorkerView], now: float) -> Choice:
+        prefixes = self.prefixes
+        if prefixes is None or request.key is None:
+            return self._least_loaded(request, workers, request_loads(workers), "no_prompt")
+        held = self._held(prefixes.matched(request), workers)
+        if self._in_seconds(workers):
+            return self._by_seconds(request, workers, held, now)
+        loads = request_loads(workers)
+        if not any(held):
+            return self._least_loaded(request, workers, loads, "least_load")
+        params = self.params
+        highest = highest_load(loads, params.balance_abs_threshold, params.balance_rel_threshold)
+        longest = max([tokens for tokens, load in zip(held, loads, strict=True) if load <= highest])
+        if not longest:
+            return self._least_loaded(request, workers, loads, "overflow")
+        enough = max(longest - BLOCK_TOKENS, 1)
+        best = [
+            index
+            for index, tokens in enumerate(held)
+            if tokens and tokens >= enough and loads[index] <= highest
+        ]
+        return self._least_loaded(
+            request, [workers[index] for index in best], [loads[index] for index in best], "prefix"
+        )
+
+    def _held(self, match: Match, workers: Sequence[WorkerView]) -> list[int]:
+        """Tokens of the prompt at each worker, 0 where they are too few to go there for."""
+        few = self.params.cache_threshold * match.prompt_tokens
+        tokens = match.tokens
+        if not tokens or max(tokens.values()) <= few:
+            return [0] * len(workers)
+        held = [tokens.get(w.name, 0) for w in workers]
+        return [n if n > few else 0 for n in held]
+
+    def _in_seconds(self, workers: Sequence[WorkerView]) -> bool:
+        guard = self.params.guard
+        return guard == "seconds" or (guard == "auto" and steps_of(workers) is not None)
+
+    def _by_seconds(
+        self, request: Request, workers: Sequence[WorkerView], held: Sequence[int], now: float
+    ) -> Choice:
+        costs = self.work.costs(request, workers, now)
+        if not any(held):
+            return self._least_loaded(request, workers, costs, "least_load")
+        steps = steps_of(workers)
+        for index, tokens in enumerate(held):
+            if tokens:
+                worker = workers[index]
+                saved_s = (steps[index] if steps else PRIOR).prefill_per_token_s * tokens * worker.warmup
+                costs[index] -= saved_s if steps else saved_s / worker.capacity
+        index = self._least(request, workers, costs)
+        reason = "prefix" if held[index] else "overflow"
+        return Choice(request.id, workers[index].name, cost=costs[index], reason=reason)
+
+    def _least_loaded(
+        self, request: Request, workers: Sequence[WorkerView], loads: Sequence[float], reason: str
+    ) -> Choice:
+        index = self._least(request, workers, loads)
+        return Choice(request.id, workers[index].name, cost=loads[index], reason=reason)
+
+    def _least(self, request: Request, workers: Sequence[WorkerView], costs: Sequence[float]) -> int:
+        """Index of the lowest cost; of equals the one that holds the least, then by hash."""
+        lowest = min(costs)
+        if self.prefixes is None or costs.count(lowest) == 1:
+            return least(costs, workers, request, self.seed)
+        tied = [index for index, cost in enumerate(costs) if cost == lowest]
+        views = [workers[index] for index in tied]
+        return tied[least(self.prefixes.held_tokens(views), views, request, self.seed)]
+
+
+SPEC = PolicySpec(
+    name="cache_aware",
+    factory=CacheAware,
+    parameters=Parameters,
+    roles=frozenset(Role),
+    cost_unit="requests in flight, this one included, at capacity 1 (seconds with the guard in seconds)",
+    page=__doc__,
+)
