@@ -19,7 +19,7 @@ from router.core.policy import Choice
 from router.core.pool import Pool
 from router.core.request import Request
 from router.core.worker import Worker, WorkerView
-from tests.core.fleet_examples import MODEL, FirstPair, FirstWorker, NewestFirst, Nobody, request
+from tests.core.fleet_examples import MODEL, FirstWorker, NewestFirst, Nobody, request
 from tests.core.pair_examples import Couple, couple, join
 
 LIMIT, SLOTS, TRANSFERS, CAPACITY = 9, 3, 2, 1000
@@ -39,7 +39,16 @@ class Crowd:
         return [Choice(one.id, workers[-1].name) for one in waiting]
 
 
-POLICIES = (FirstWorker, LastWorker, Nobody, NewestFirst, Crowd, FirstPair)
+class CrossedPair:
+    """Wants ends that are far apart in the alphabet, whatever they can read of each other."""
+
+    def pick_pair(
+        self, request: Request, prefills: Sequence[WorkerView], decodes: Sequence[WorkerView], now: float
+    ) -> Choice | None:
+        return Choice(request.id, decodes[0].name, prefill_worker=prefills[-1].name)
+
+
+POLICIES = (FirstWorker, LastWorker, Nobody, NewestFirst, Crowd, CrossedPair)
 
 
 class CoupleStory(RuleBasedStateMachine):
@@ -56,15 +65,19 @@ class CoupleStory(RuleBasedStateMachine):
         self.early: set[int] = set()
         """Leases at decode workers that were overdue when they were placed."""
         self.starts: dict[str, float] = {}
+        self.count = 0
 
     @initialize(
         revisions=st.sampled_from(["111111", "111111", "112112", "122112"]),
+        busy=st.integers(0, 5),
         mode=st.sampled_from(Mode),
         concurrent=st.booleans(),
         policy=st.sampled_from(POLICIES),
         prefill_policy=st.sampled_from([FirstWorker, LastWorker]),
     )
-    def begin(self, revisions: str, mode: Mode, concurrent: bool, policy: Any, prefill_policy: Any) -> None:
+    def begin(
+        self, revisions: str, busy: int, mode: Mode, concurrent: bool, policy: Any, prefill_policy: Any
+    ) -> None:
         self.concurrent = concurrent
         self.couple: Couple = couple(
             "pqr", "def", policy=policy(), prefill_policy=prefill_policy(), mode=mode, slots=SLOTS,
@@ -72,10 +85,20 @@ class CoupleStory(RuleBasedStateMachine):
         )  # fmt: skip
         for name, revision in zip("pqrdef", revisions, strict=True):
             self.pool_of(name).roster.learn_revision(name, None, revision)
+        for _ in range(busy if policy is not Nobody else 0):
+            self.come(100, split=True, sequences=1, stream=True, avoid=set(), at_once=False)
+            self.pool_some(1)
+        self.prefill_round()
+        self.decode_round()
 
     def tick(self, seconds: float = 0.1) -> float:
         self.now += seconds
         return self.now
+
+    def request(self, **fields: Any) -> Request:
+        """Numbered from one in every story, so that a story can be told again."""
+        self.count += 1
+        return request(f"r{self.count:03}", sequence=self.count, **fields)
 
     def pool_of(self, name: str) -> Pool:
         return self.couple.prefill if name in "pqr" else self.couple.decode
@@ -92,7 +115,7 @@ class CoupleStory(RuleBasedStateMachine):
     def come(
         self, tokens: int, split: bool, sequences: int, stream: bool, avoid: set[str], at_once: bool
     ) -> None:
-        asked = request(
+        asked = self.request(
             prompt_tokens=tokens, split=split, sequences=1 if split else sequences, stream=stream,
             avoid=frozenset(avoid), attempt=int(bool(avoid)), body_bytes=10,
         )  # fmt: skip
@@ -108,11 +131,18 @@ class CoupleStory(RuleBasedStateMachine):
             return
         self.queued[asked.id] = asked
 
+    @precondition(lambda self: self.pooled)
+    @rule()
+    def let_them_wait(self) -> None:
+        """Until a third of their leases is over."""
+        self.tick(11.0)
+        self.decode_round()
+
     @rule(count=st.integers(1, 3))
     def pool_some(self, count: int) -> None:
         """Several at once get as far as their hand-over, as they do in most stories."""
         for _ in range(count if not self.concurrent else 0):
-            lease = self.couple.prefill.place_now(request(split=True), self.tick())
+            lease = self.couple.prefill.place_now(self.request(split=True), self.tick())
             if lease is not None:
                 self.check_budgets([lease])
                 self.wait_for_decode(self.couple.finish_prefill(lease, self.now), at_once=False)
@@ -415,4 +445,4 @@ class CoupleStory(RuleBasedStateMachine):
 
 
 TestCoupleStory = CoupleStory.TestCase
-TestCoupleStory.settings = hypothesis_settings(max_examples=80, stateful_step_count=40, deadline=None)
+TestCoupleStory.settings = hypothesis_settings(max_examples=120, stateful_step_count=50, deadline=None)
