@@ -159,8 +159,10 @@ class CatchUp:
         except WireFailed as error:
             raise ReplayFailed(str(error)) from None
         try:
+            patience_s = self._settings.answer_s
             while True:
-                arrivals = await line.receive(min(until, self._now() + self._settings.answer_s))
+                arrivals = await line.receive(min(until, self._now() + patience_s))
+                patience_s = self._settings.next_answer_s
                 if not arrivals:
                     raise ReplayFailed(f"{self._source.replay_endpoint} does not answer")
                 for arrival in arrivals:

@@ -12,7 +12,8 @@ class KvEventsSettings:
     Attributes:
         quiet_s: after so long without a message the engine's replay is asked whether there was really none;
             without a connection, another one is made.
-        answer_s: the next answer of a replay comes within.
+        answer_s: the first answer of a replay comes within.
+        next_answer_s: and each further one within; engines send them in one go.
         replay_s: a whole replay is done within.
         resync_min_s, resync_max_s: between two attempts to get a whole record back; each waits twice as long
             as the one before.
@@ -25,6 +26,7 @@ class KvEventsSettings:
 
     quiet_s: float = 30.0
     answer_s: float = 2.0
+    next_answer_s: float = 0.5
     replay_s: float = 60.0
     resync_min_s: float = 30.0
     resync_max_s: float = 600.0
