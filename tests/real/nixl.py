@@ -22,8 +22,6 @@ from tests.real.vllm import START_S, VllmEngine, start
 from tests.real.wire import ask
 
 LEASE_S = 20.0
-MARGIN_S = 5.0
-"""The router's default: no handle is shown any more within this time of the end of the lease."""
 DECODE_SEQUENCES = 2
 """Few, so that a test can fill the decode engine."""
 FREED_S = 10.0
@@ -148,14 +146,19 @@ class Disaggregated:
         return again
 
 
-def config(directory: Path, prefill: Mapping[str, Any] = MappingProxyType({}), **decode: Any) -> str:
-    """A file with what no flag says: the lease of the producers, and more keys of the two pools."""
+def config(
+    directory: Path,
+    prefill: Mapping[str, Any] = MappingProxyType({}),
+    health: Mapping[str, Any] = MappingProxyType({}),
+    **decode: Any,
+) -> str:
+    """A file with what no flag says: the lease of the producers, and more of the pools and of `health`."""
     pools = {
         "prefill": {"role": "prefill", **prefill},
         "decode": {"role": "decode", "kv_lease_s": LEASE_S, **decode},
     }
-    file = directory / f"pair-{'-'.join((*prefill, *decode))}.yaml"
-    file.write_text(json.dumps({"pools": pools}))  # JSON is YAML
+    file = directory / f"pair-{'-'.join((*prefill, *health, *decode))}.yaml"
+    file.write_text(json.dumps({"pools": pools, "health": dict(health)}))  # JSON is YAML
     return str(file)
 
 

@@ -97,10 +97,10 @@ class Router(Process):
         pairs = (line.rsplit(" ", 1) for line in lines if re.split("[ {]", line)[0] in _IDLE_GAUGES)
         return [(name, float(value)) for name, value in pairs]
 
-    def assert_idle(self) -> None:
+    def assert_idle(self, within_s: float = SETTLED_S) -> None:
         """The first law: after whatever happened, every account is zero."""
         assert self.gauges(), "the router exports none of its gauges"
-        until(lambda: not self.busy(), SETTLED_S, f"zero accounts: {self.busy()}")
+        until(lambda: not self.busy(), within_s, f"zero accounts: {self.busy()}")
 
 
 @contextmanager

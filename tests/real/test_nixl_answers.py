@@ -13,7 +13,7 @@ import anthropic
 import openai
 import pytest
 
-from tests.real.nixl import Disaggregated, Moved, config, router_value
+from tests.real.nixl import FREED_S, Disaggregated, Moved, config, router_value
 from tests.real.nixl_bodies import (
     ONE_ENGINE,
     ONE_TOKEN,
@@ -46,7 +46,7 @@ def router(nixl: Disaggregated) -> Iterator[Router]:
 def first_law(nixl: Disaggregated, router: Router) -> Iterator[None]:
     nixl.forget_prompts()
     yield
-    router.assert_idle()
+    router.assert_idle(FREED_S)
     nixl.until_idle()
 
 

@@ -104,7 +104,7 @@ def test_one_that_leaves_while_the_prefill_engine_queues_it(
             before = nixl.moved()
         # An engine that has room before it hears of the client prefills for nobody: only the lease ends that.
         until(lambda: nixl.prefill.stats().waiting == 0, FREED_S, "the engine to have dropped it")
-    early.assert_idle()
+    early.assert_idle(FREED_S)
     nixl.until_idle()
     assert nixl.moved() == before
 
@@ -119,7 +119,7 @@ def test_one_that_leaves_while_the_router_queues_it(nixl: Disaggregated) -> None
                 assert router_value(router, "worker_saturated") == 1
             until(lambda: router_value(router, "queue_depth") == 0, FREED_S, "an empty queue")
         until(lambda: nixl.held() == 0.0, FREED_S, "freed KV of the one in the pool")
-        router.assert_idle()
+        router.assert_idle(FREED_S)
 
 
 def test_one_that_leaves_the_prompt_pool_is_released_without_a_transfer(
@@ -133,7 +133,7 @@ def test_one_that_leaves_the_prompt_pool_is_released_without_a_transfer(
         assert nixl.moved() == before
         assert router_value(late, "worker_stranded_tokens") == 0
     assert router_value(late, "handover_releases_total", outcome="released") == released + 1
-    late.assert_idle()
+    late.assert_idle(FREED_S)
 
 
 def test_a_crowd_that_leaves_the_prompt_pool_is_released(nixl: Disaggregated, late: Router) -> None:
@@ -145,7 +145,7 @@ def test_a_crowd_that_leaves_the_prompt_pool_is_released(nixl: Disaggregated, la
         until(lambda: nixl.held() == 0.0, FREED_S, f"freed KV: {nixl.held()} is held")
         assert nixl.moved() == before
     assert router_value(late, "handover_releases_total", outcome="released") == released + crowd
-    late.assert_idle()
+    late.assert_idle(FREED_S)
 
 
 @pytest.mark.parametrize("streamed", [True, False])
@@ -158,7 +158,7 @@ def test_one_that_leaves_before_its_first_token(nixl: Disaggregated, early: Rout
             assert nixl.held() > 0.0
             before = nixl.moved()
         until(lambda: nixl.held() == 0.0, FREED_S, f"freed KV: {nixl.held()} is held")
-        early.assert_idle()
+        early.assert_idle(FREED_S)
         assert nixl.moved() == before
     assert nixl.read_too_late() - too_late in ((0,) if streamed else (0, 1))
 
@@ -172,7 +172,7 @@ def test_one_that_leaves_while_it_is_decoded(nixl: Disaggregated, early: Router,
         until(lambda: nixl.decode.stats().running == 1, SEEN_S, "a decode")
         until(lambda: nixl.moved().prompt_tokens > before.prompt_tokens, SEEN_S, "a transfer")
     nixl.until_idle()
-    early.assert_idle()
+    early.assert_idle(FREED_S)
 
 
 def test_one_that_the_decode_engine_queues_beyond_the_lease_is_answered(
@@ -192,4 +192,4 @@ def test_one_that_the_decode_engine_queues_beyond_the_lease_is_answered(
     assert answer.events[-1] == "[DONE]"
     assert (nixl.moved() - before).prompt_tokens == len(f"waiting {PROMPT}")  # a token a byte
     assert router_value(early, "reprefills_total") == again
-    early.assert_idle()
+    early.assert_idle(FREED_S)
