@@ -1,4 +1,4 @@
-"""KV passes only between workers of one revision: what tells them apart, and how a fleet rolls to the next."""
+"""KV passes only between workers of one revision: what tells them apart, and how a fleet rolls onward."""
 
 from __future__ import annotations
 

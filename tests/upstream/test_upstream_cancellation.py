@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from router.upstream.client import WireRequest
+from router.upstream.client import AnsweredMeanwhile, WireRequest
 from router.virtual.transport import LinkSettings
 from tests.upstream.stage import (
     ASK,
@@ -67,6 +67,55 @@ def test_while_waiting_for_the_head() -> None:
         worker = stage.worker(silent)
         await cancel(stage, stage.upstream.open(ORIGIN, ASK, headers_by=stage.loop.time() + 9), 1)
         await assert_gone(stage, worker)
+
+    play(scene)
+
+
+def test_in_the_turn_in_which_the_whole_answer_comes_it_tells_the_answer() -> None:
+    async def scene(stage: Stage) -> None:
+        worker = stage.worker(silent)
+        task = asyncio.create_task(stage.upstream.open(ORIGIN, ASK, headers_by=stage.loop.time() + 9))
+        await asyncio.sleep(1)
+        (wire,) = stage.upstream._wires
+        wire.data_received(HELLO)
+        task.cancel()
+        with pytest.raises(AnsweredMeanwhile) as answered:
+            await task
+        assert (answered.value.status, answered.value.body) == (200, b"hello")
+        assert task.cancelled()
+        await assert_gone(stage, worker)
+
+    play(scene)
+
+
+def test_in_the_turn_in_which_half_an_answer_comes_it_is_cancelled_like_any_other() -> None:
+    async def scene(stage: Stage) -> None:
+        worker = stage.worker(silent)
+        task = asyncio.create_task(stage.upstream.open(ORIGIN, ASK, headers_by=stage.loop.time() + 9))
+        await asyncio.sleep(1)
+        (wire,) = stage.upstream._wires
+        wire.data_received(HELLO[:-1])
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError) as cancelled:
+            await task
+        assert not isinstance(cancelled.value, AnsweredMeanwhile)
+        await assert_gone(stage, worker)
+
+    play(scene)
+
+
+def test_who_wants_to_know_is_told_when_the_first_byte_has_left_and_only_then() -> None:
+    async def scene(stage: Stage) -> None:
+        told: list[float] = []
+        request = WireRequest(b"POST", b"/", (), b"{}", on_sending=lambda: told.append(stage.loop.time()))
+        stage.network.hang(ORIGIN.host, ORIGIN.port)
+        await cancel(stage, stage.upstream.open(ORIGIN, request, headers_by=stage.loop.time() + 9), 0.5)
+        assert told == []
+        stage.network.accept(ORIGIN.host, ORIGIN.port)
+        stage.worker(silent)
+        await cancel(stage, stage.upstream.open(ORIGIN, request, headers_by=stage.loop.time() + 9), 0.5)
+        assert len(told) == 1
+        await assert_gone(stage)
 
     play(scene)
 
