@@ -86,10 +86,19 @@ def _handover(command: argparse.ArgumentParser, default: MockSettings) -> None:
     command.add_argument("--role", default=default.role, help="both, prefill or decode")
     command.add_argument(
         "--kv-connector",
-        help=f"one of {', '.join(KV_CONNECTORS)}; without it nixl for an engine of one role, else none",
+        help=f"one of {', '.join(KV_CONNECTORS)}; without it the dialect's own, none for role both",
     )
+    for flag, seconds, text in (
+        ("--kv-lease-s", default.kv_lease_s, "seconds that nixl keeps a prefill's KV"),
+        ("--kv-abort-timeout-s", default.kv_abort_timeout_s, "the same for mooncake, on both sides"),
+        ("--disaggregation-timeout-s", default.disaggregation_timeout_s, "seconds in a bootstrap room"),
+    ):
+        command.add_argument(flag, type=float, default=seconds, help=text)
     command.add_argument(
-        "--kv-lease-s", type=float, default=default.kv_lease_s, help="seconds that a prefill's KV is kept"
+        "--disaggregation-bootstrap-port",
+        type=int,
+        default=default.disaggregation_bootstrap_port,
+        help="of a prefill engine with mooncake or sglang; further engines take the next ones; 0: free ones",
     )
     command.add_argument(
         "--kv-load-failure-policy",
@@ -163,9 +172,10 @@ def announce(server: EngineServer) -> str:
     """Return the one line that an engine prints when it listens."""
     process = server.front.process
     settings, config = process.settings, process.hardware.config
+    bootstrap = "" if server.bootstrap is None else f", bootstrap port {server.bootstrap.port}"
     return (
         f"{server.url} {settings.name} ({settings.model} on {settings.gpu}, {settings.dialect}, "
-        f"{config.max_num_seqs} sequences, {process.engine.kv_capacity_tokens} KV tokens)\n"
+        f"{config.max_num_seqs} sequences, {process.engine.kv_capacity_tokens} KV tokens{bootstrap})\n"
     )
 
 

@@ -69,15 +69,29 @@ class HandOver:
 
     Attributes:
         retain: the prompt's blocks are kept at the end, for a decode engine.
+        retain_stopped: also when the answer ended before its limit.
+        offer: what a decode engine will ask for the kept blocks by, in the words of the connector; None where
+            the answer says that.
+        meets: the prompt is not computed before a decode engine is there to take it, and not answered before
+            it has been taken.
         handle: where the prompt's KV is, in the words of the connector; None: it is computed here.
         remote_cached_tokens: cached tokens as the prefill engine counted them.
         prompt_token_ids: the prompt as the prefill engine read it, in place of reading it again.
+        each: of each answer, where they differ.
     """
 
     retain: bool = False
+    retain_stopped: bool = True
+    offer: object | None = None
+    meets: bool = False
     handle: object | None = None
     remote_cached_tokens: int | None = None
     prompt_token_ids: tuple[int, ...] | None = None
+    each: tuple[HandOver, ...] = ()
+
+    def of(self, index: int) -> HandOver:
+        """What it says of one answer."""
+        return self.each[index] if self.each else self
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

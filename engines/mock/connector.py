@@ -35,6 +35,9 @@ class Mount:
         faults: those that strike hand-overs.
         wake: lets the engine begin a step if it can: after KV came, and after blocks were freed.
         lost: ends a job with an error, for its KV did not come.
+        admit: lets a job run that was held until a decode engine is there.
+        handed: the decode engine has the KV of such a job, so it may be answered.
+        failed: ends such a job with an error; the sentence says why.
         died: the engine core is dead.
     """
 
@@ -47,6 +50,9 @@ class Mount:
     faults: FaultTable
     wake: Callable[[], None]
     lost: Callable[[str], None]
+    admit: Callable[[str], None]
+    handed: Callable[[str], None]
+    failed: Callable[[str, str], None]
     died: Callable[[], None]
 
 

@@ -8,9 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from engines.mock.connector import Connector, Mount
+from engines.mock.mooncake import MooncakeConnector
 from engines.mock.nixl import NixlConnector
+from engines.mock.sglang_rooms import RoomsConnector
 
-CONNECTORS: Mapping[str, Callable[[Mount], Connector]] = {"nixl": NixlConnector}
+CONNECTORS: Mapping[str, Callable[[Mount], Connector]] = {
+    "nixl": NixlConnector,
+    "mooncake": MooncakeConnector,
+    "sglang": RoomsConnector,
+}
 """Makes the connector of one incarnation. `none` has none."""
 
 

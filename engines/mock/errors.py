@@ -85,6 +85,11 @@ def load_failed() -> Refusal:
     return Refusal(500, "InternalServerError", "Internal server error")
 
 
+def transfer_failed(message: str) -> Refusal:
+    """The two engines of a request did not come together, or their transfer failed (SGLang)."""
+    return Refusal(500, "InternalServerError", message)
+
+
 def engine_dead() -> Refusal:
     """The engine core died while the request was in it."""
     return Refusal(

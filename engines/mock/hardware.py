@@ -67,7 +67,7 @@ class Hardware:
                 max_num_waiting=None if vllm else settings.max_num_queued_reqs,
                 output_lengths=_lengths(settings.output_tokens),
                 kv_connector=settings.connector != "none",
-                kv_lease_s=settings.kv_lease_s,
+                kv_lease_s=settings.kept_s,
                 recompute_failed_loads=settings.kv_load_failure_policy == "recompute",
             )
         except ValueError as error:

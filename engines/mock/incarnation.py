@@ -5,15 +5,16 @@ Separate from the process, which outlives it: a crash takes away exactly what is
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from engines.mock.account import Account
-from engines.mock.ask import Ask, HandOver
+from engines.mock.ask import Ask, HandOver, Piece
 from engines.mock.connector import Mount
 from engines.mock.connectors import connector_of
-from engines.mock.errors import bad_request, load_failed, queue_full
+from engines.mock.errors import Refusal, bad_request, load_failed, queue_full, transfer_failed
 from engines.mock.faults import FaultTable
 from engines.mock.generation import Generation
 from engines.mock.hardware import Hardware
@@ -75,7 +76,10 @@ class Incarnation:
             peers=reach.peers,
             faults=reach.faults,
             wake=self.ticker.wake,
-            lost=self._lost,
+            lost=lambda job_id: self._end_job(job_id, load_failed()),
+            admit=self._admit,
+            handed=self._handed,
+            failed=lambda job_id, message: self._end_job(job_id, transfer_failed(message)),
             died=died,
         )
         self.connector = connector_of(mount)
@@ -83,6 +87,8 @@ class Incarnation:
         self._draw_id = draw_id
         self._died = died
         self._live: dict[str, tuple[Generation, OutputSequence]] = {}
+        self._held: dict[str, Job] = {}
+        self._unanswered: dict[str, tuple[Piece, Output]] = {}
 
     def __repr__(self) -> str:
         return f"<Incarnation {self.in_progress} requests, {self.ticker!r}, {self.engine!r}>"
@@ -107,25 +113,38 @@ class Incarnation:
             job = self._job(ask, index, suffixes, arrival, pooling=pooling)
             jobs.append(job)
             sequences.append(OutputSequence(index, job.id, ask.sampling))
+        hand_over = ask.hand_over or _NO_HAND_OVER
+        held = {job.id: job for index, job in enumerate(jobs) if hand_over.of(index).meets}
+        self._add([job for job in jobs if job.id not in held], now)
+        self._held |= held
+        generation = Generation(ask, sequences, self._abandon)
+        for sequence in sequences:
+            self._live[sequence.job_id] = (generation, sequence)
+        if self.connector is not None and ask.hand_over is not None:
+            for sequence in sequences:
+                if sequence.job_id in self._live:
+                    self.connector.queued(sequence.job_id, ask.hand_over.of(sequence.index))
+        self.ticker.wake()
+        return generation
+
+    def _add(self, jobs: Sequence[Job], now: float) -> None:
+        """Put jobs into the engine's queue.
+
+        Raises:
+            Refusal: 503 when the queue is full, 400 for what can never run.
+        """
         try:
             self.engine.add_all(jobs, now)
         except EngineBusy:
             raise queue_full() from None
         except EngineRejects as refused:
             raise bad_request(f"{refused}.", refused.param) from None
-        generation = Generation(ask, sequences, self._abandon)
-        for sequence in sequences:
-            self._live[sequence.job_id] = (generation, sequence)
-            if self.connector is not None and ask.hand_over is not None:
-                self.connector.queued(sequence.job_id, ask.hand_over)
-        self.ticker.wake()
-        return generation
 
     def _job(self, ask: Ask, index: int, suffixes: Sequence[str], arrival: float, *, pooling: bool) -> Job:
         sampling = ask.sampling
         prompt, child = divmod(index, ask.n)
         script = sampling.script
-        hand_over = ask.hand_over or _NO_HAND_OVER
+        hand_over = (ask.hand_over or _NO_HAND_OVER).of(index)
         return Job(
             id=_job_id(ask, prompt, child, suffixes[prompt]),
             prompt_token_ids=ask.prompts[prompt],
@@ -157,6 +176,8 @@ class Incarnation:
 
     def _abort(self, job_id: str) -> None:
         """Take a job out, and let the connector know: before, during or after its fetch."""
+        self._held.pop(job_id, None)
+        self._unanswered.pop(job_id, None)
         self.engine.abort(job_id)
         self._start_fetches()
         if self.connector is not None:
@@ -169,12 +190,29 @@ class Incarnation:
             for fetch in self.engine.drain_fetches():
                 self.connector.start(fetch)
 
-    def _lost(self, job_id: str) -> None:
-        """The KV of a job could not be had: its request ends with an error, and with it its other answers."""
+    def _end_job(self, job_id: str, failure: Refusal) -> None:
+        """End the request of a job with an error, and with it its other answers. The job is out, or goes."""
         generation, _ = self._live.pop(job_id)
+        self._abort(job_id)
         self.account.finished["error"] += 1
-        generation.fail(load_failed())
+        generation.fail(failure)
         self._drop(generation)
+
+    def _admit(self, job_id: str) -> None:
+        """A decode engine waits for the KV of a job that was held until then."""
+        try:
+            self._add((self._held.pop(job_id),), asyncio.get_running_loop().time())
+        except Refusal as refusal:
+            self._end_job(job_id, refusal)
+        self.ticker.wake()
+
+    def _handed(self, job_id: str) -> None:
+        """The KV of a prefill was taken: now it is answered."""
+        generation, sequence = self._live[job_id]
+        piece, output = self._unanswered.pop(job_id)
+        generation.deliver(piece)
+        self._job_ended(generation, sequence, output, asyncio.get_running_loop().time())
+        generation.wake()
 
     # --- steps ----------------------------------------------------------------------------------------
 
@@ -187,16 +225,28 @@ class Incarnation:
             if output.timing.garbled:
                 sequence.garble()
             piece = sequence.feed(output.token_ids, output.finish_reason)
-            generation.deliver(piece)
-            touched[id(generation)] = generation
             if output.since_last_s is None and sequence.index % generation.ask.n == 0:
                 generation.cached_tokens += output.timing.reported_cached_tokens
+            if self._answers_later(generation, piece, output):
+                continue
+            generation.deliver(piece)
+            touched[id(generation)] = generation
             if sequence.finish_reason is not None:
                 self._job_ended(generation, sequence, output, now)
         if iteration:
             self.account.iteration_tokens.observe(iteration)
         for generation in touched.values():
             generation.wake()
+
+    def _answers_later(self, generation: Generation, piece: Piece, output: Output) -> bool:
+        """Whether a prefill that ended is answered when its KV was taken, and not now."""
+        hand_over = (generation.ask.hand_over or _NO_HAND_OVER).of(piece.index)
+        if self.connector is None or not hand_over.meets or output.kept is None:
+            return False
+        kept, output.kept = output.kept, None
+        self._unanswered[output.job_id] = piece, output
+        self.connector.handle(output.job_id, kept, output.timing)
+        return True
 
     def _job_ended(
         self, generation: Generation, sequence: OutputSequence, output: Output, now: float
@@ -209,14 +259,18 @@ class Incarnation:
                 kept = self.engine.stop(sequence.job_id, now)
             else:
                 self.engine.abort(sequence.job_id)
+        reason = sequence.finish_reason or "abort"
+        hand_over = (generation.ask.hand_over or _NO_HAND_OVER).of(sequence.index)
+        if kept is not None and reason == "stop" and not hand_over.retain_stopped:
+            self.engine.kept.release(sequence.job_id, now)
+            kept = None
         if self.connector is not None:
-            self.connector.ended(sequence.job_id)
             if kept is not None:
                 handle = self.connector.handle(sequence.job_id, kept, output.timing)
                 if sequence.index < generation.ask.n:
                     # As recorded: one handle for all answers, of the first prompt's last one to end.
                     generation.kv_transfer_params = handle
-        reason = sequence.finish_reason or "abort"
+            self.connector.ended(sequence.job_id)
         self.account.finish(output.timing, reason, generation.ask.sampling.max_tokens, now)
         if generation.all_ended:
             longest = max(len(sequence.token_ids) for sequence in generation.sequences)

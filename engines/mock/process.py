@@ -77,7 +77,7 @@ class EngineProcess:
         self._reach = Reach(
             peers=peers or TcpPeers(),
             engine_id=lambda: self.engine_id,
-            address=lambda: self._side_channel,
+            address=lambda: self.side_channel,
             faults=self.faults,
         )
         self.incarnation = 1
@@ -167,7 +167,8 @@ class EngineProcess:
         return str(UUID(bytes=blake2b(seed.encode(), digest_size=16).digest(), version=4))
 
     @property
-    def _side_channel(self) -> Address:
+    def side_channel(self) -> Address:
+        """Where other engines post their messages."""
         return Address(self.settings.kv_side_channel_host or self.address.host, self.address.port)
 
     @property

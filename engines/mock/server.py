@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
+from dataclasses import replace
 from email.utils import formatdate
 from typing import Literal
 
@@ -16,7 +17,8 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from engines.mock.app import create_app
-from engines.mock.front import Front
+from engines.mock.bootstrap import BootstrapServer
+from engines.mock.front import Asgi, Front
 from engines.mock.peers import Address
 from engines.mock.process import EngineProcess
 from engines.mock.settings import MockSettings
@@ -60,15 +62,19 @@ class DatedState(ServerState):
         """Ignored: uvicorn's constructor sets an empty list."""
 
 
-class EngineServer:
-    """One engine behind one port; the `Listener` of its process."""
+class Door:
+    """One port of an engine.
 
-    def __init__(self, front: Front, host: str, port: int) -> None:
-        self.front = front
+    Args:
+        app: the ASGI application behind it.
+        state: of the engine's connections, through whichever of its ports they came.
+    """
+
+    def __init__(self, app: Asgi, host: str, port: int, state: ServerState) -> None:
         self.host = host
         self.port = port
         self._config = uvicorn.Config(
-            front,
+            app,
             http=HttpToolsProtocol,
             ws="none",
             lifespan="off",
@@ -77,14 +83,68 @@ class EngineServer:
             timeout_keep_alive=KEEP_ALIVE_S,
         )
         self._config.load()
-        self._state = DatedState(front.process)
+        self._state = state
         self._server: asyncio.Server | None = None
+
+    def __repr__(self) -> str:
+        return f"<Door {self.host}:{self.port} {'open' if self.is_open else 'closed'}>"
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it accepts connections."""
+        return self._server is not None
+
+    async def open(self) -> None:
+        """Listen; port 0 takes a free one.
+
+        Raises:
+            OSError: the port cannot be had.
+        """
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(self.protocol, self.host, self.port, backlog=BACKLOG)
+        if self.port == 0:
+            self.port = self._server.sockets[0].getsockname()[1]
+
+    def close(self) -> None:
+        """Refuse new connections."""
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+
+    def protocol(self) -> HttpToolsProtocol:
+        """Return the server side of one new connection."""
+        return HttpToolsProtocol(self._config, self._state, {}, None)
+
+
+class EngineServer:
+    """One engine behind its ports; the `Listener` of its process.
+
+    Attributes:
+        bootstrap: where decode engines find a prefill engine; None for an engine without such a port.
+    """
+
+    def __init__(self, front: Front, host: str, port: int) -> None:
+        self.front = front
+        self.host = host
+        process = front.process
+        self._state = DatedState(process)
+        self._door = Door(front, host, port, self._state)
+        settings = process.settings
+        self.bootstrap: Door | None = None
+        if settings.has_bootstrap:
+            app = BootstrapServer(process)
+            self.bootstrap = Door(app, host, settings.disaggregation_bootstrap_port, self._state)
         self._opening: asyncio.Task[None] | None = None
         front.process.listener = self
 
     def __repr__(self) -> str:
-        state = "listening" if self._server is not None else "closed"
+        state = "listening" if self._door.is_open else "closed"
         return f"<EngineServer {self.url} {state}, {self.connections} connections>"
+
+    @property
+    def port(self) -> int:
+        """Of its own routes; known once it listens."""
+        return self._door.port
 
     @property
     def url(self) -> str:
@@ -98,15 +158,14 @@ class EngineServer:
         return len(self._state.connections)
 
     async def start(self) -> None:
-        """Open the port; port 0 takes a free one.
+        """Open the ports; port 0 takes a free one.
 
         Raises:
-            OSError: the port cannot be had.
+            OSError: a port cannot be had.
         """
-        loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(self.protocol, self.host, self.port, backlog=BACKLOG)
-        if self.port == 0:
-            self.port = self._server.sockets[0].getsockname()[1]
+        await self._door.open()
+        if self.bootstrap is not None:
+            await self.bootstrap.open()
         self.front.process.instance = f"{self.host}:{self.port}"
         self.front.process.address = Address(_REACHED_AT.get(self.host, self.host), self.port)
 
@@ -115,13 +174,13 @@ class EngineServer:
         if self._opening is not None:
             self._opening.cancel()
             self._opening = None
-        if self._server is not None:
-            self._server.close()
-            self._server = None
+        self._door.close()
+        if self.bootstrap is not None:
+            self.bootstrap.close()
 
     def reopen(self) -> None:
         """Accept new connections again."""
-        if self._server is None and self._opening is None:
+        if not self._door.is_open and self._opening is None:
             self._opening = asyncio.get_running_loop().create_task(self.start())
             self._opening.add_done_callback(self._opened)
 
@@ -159,8 +218,8 @@ class EngineServer:
         await asyncio.sleep(0)
 
     def protocol(self) -> HttpToolsProtocol:
-        """Return the server side of one new connection."""
-        return HttpToolsProtocol(self._config, self._state, {}, None)
+        """Return the server side of one new connection to its own routes."""
+        return self._door.protocol()
 
 
 class Fleet:
@@ -168,13 +227,14 @@ class Fleet:
 
     Args:
         settings: of every engine.
-        count: engines, on consecutive ports from `port`.
+        count: engines, on consecutive ports from `port`, and from that of the bootstrap server.
     """
 
     def __init__(self, settings: MockSettings, count: int, host: str, port: int) -> None:
         self.settings = settings
         self.servers = [
-            EngineServer(create_app(settings), host, port + index if port else 0) for index in range(count)
+            EngineServer(create_app(_nth(settings, index)), host, port + index if port else 0)
+            for index in range(count)
         ]
         self._signalled = asyncio.Event()
         self._signals: list[signal.Signals] = []
@@ -229,3 +289,9 @@ class Fleet:
             if self._signalled.is_set():
                 return
             await asyncio.sleep(0.05)
+
+
+def _nth(settings: MockSettings, index: int) -> MockSettings:
+    """The settings of one of several engines: each has a bootstrap server of its own."""
+    port = settings.disaggregation_bootstrap_port
+    return replace(settings, disaggregation_bootstrap_port=port + index) if port else settings

@@ -128,6 +128,8 @@ def read_ask(request: Request, process: EngineProcess, api: Api, fields: Fields,
 
 def _with_hand_over(ask: Ask, fields: Fields, process: EngineProcess) -> Ask:
     """Add what a request says of KV on other engines, where a connector listens."""
+    if process.settings.dialect != "vllm":
+        return ask
     params, connector = fields.object("kv_transfer_params"), process.connector
     if params is None or connector is None:
         return ask

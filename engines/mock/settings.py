@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from math import inf
 from typing import Literal
 
 from engines.model.specs import GPUS, MODELS
@@ -16,8 +17,9 @@ VLLM_VERSION = "0.32.0"
 
 SGLANG_VERSION = "0.5.23"
 
-KV_CONNECTORS = ("nixl", "none")
-"""Ways to hand KV over. `none` hands nothing over: prefill and decode meet in shared storage, if at all."""
+KV_CONNECTORS = ("nixl", "mooncake", "sglang", "none")
+"""Ways to hand KV over: two of vLLM's, and SGLang's. `none` hands nothing over: prefill and decode meet in
+shared storage, if at all."""
 
 
 class SettingsError(ValueError):
@@ -34,8 +36,15 @@ class MockSettings:
         dialect: whose routes, metric names and shapes are spoken.
         role: what the engine is for. It serves every request wholly, as a real engine does: who sends what is
             the router's business. Decides which series it exposes.
-        kv_connector: how KV is handed over; None: `nixl` for an engine of one role, `none` for `both`.
-        kv_lease_s: how long a prefill's blocks wait for a decode engine (wall seconds).
+        kv_connector: how KV is handed over; None: `nixl`, or `sglang` in that dialect, for an engine of one
+            role, `none` for `both`.
+        kv_lease_s: how long a prefill's blocks wait for a decode engine with `nixl` (wall seconds).
+        kv_abort_timeout_s: the same with `mooncake`, and how long a decode engine waits for a prefill
+            (`VLLM_MOONCAKE_ABORT_REQUEST_TIMEOUT`, wall seconds).
+        disaggregation_timeout_s: how long either engine waits for the other with `sglang`
+            (`SGLANG_DISAGGREGATION_BOOTSTRAP_TIMEOUT` and `..._WAITING_TIMEOUT`, wall seconds).
+        disaggregation_bootstrap_port: of a prefill engine's bootstrap server, with `mooncake` and `sglang`;
+            0 takes a free one.
         kv_load_failure_policy: what becomes of a request whose KV cannot be had: `fail` or `recompute`.
         kv_bandwidth_gbps: what one transfer gets (10⁹ bits per engine second). The default is one HDR
             InfiniBand port, what NVIDIA's DGX A100 has for each GPU.
@@ -67,6 +76,9 @@ class MockSettings:
     role: Literal["both", "prefill", "decode"] = "both"
     kv_connector: str | None = None
     kv_lease_s: float = 30.0
+    kv_abort_timeout_s: float = 480.0
+    disaggregation_timeout_s: float = 300.0
+    disaggregation_bootstrap_port: int = 8998
     kv_load_failure_policy: Literal["fail", "recompute"] = "fail"
     kv_bandwidth_gbps: float = 200.0
     kv_latency_s: float = 0.002
@@ -108,7 +120,23 @@ class MockSettings:
         """The name of the KV connector."""
         if self.kv_connector is not None:
             return self.kv_connector
-        return "nixl" if self.role != "both" and self.dialect == "vllm" else "none"
+        if self.role == "both":
+            return "none"
+        return "nixl" if self.dialect == "vllm" else "sglang"
+
+    @property
+    def has_bootstrap(self) -> bool:
+        """Whether a bootstrap server tells decode engines of this engine."""
+        if self.connector == "mooncake":
+            return self.role != "decode"
+        return self.connector == "sglang" and self.role == "prefill"
+
+    @property
+    def kept_s(self) -> float:
+        """How long a prefill's blocks are kept for a decode engine that does not come (wall seconds)."""
+        # An SGLang prefill does not run before its decode engine is there, so nothing is kept for nobody.
+        kept: dict[str, float] = {"mooncake": self.kv_abort_timeout_s, "sglang": inf}
+        return kept.get(self.connector, self.kv_lease_s)
 
     def _check_names(self) -> None:
         _one_of("--model", self.model, MODELS)
@@ -122,13 +150,26 @@ class MockSettings:
         _one_of("--kv-load-failure-policy", self.kv_load_failure_policy, ("fail", "recompute"))
 
     def _check_later_versions(self) -> None:
-        if self.connector == "nixl" and self.dialect != "vllm":
-            raise SettingsError(f"--kv-connector nixl: engines of the {self.dialect} dialect have no NIXL.")
+        self._check_connector()
         if self.dp_size != 1:
             raise SettingsError(
                 f"--dp-size {self.dp_size}: this version of the mock has one data-parallel rank; "
                 "use --count for several engines."
             )
+
+    def _check_connector(self) -> None:
+        connector = self.connector
+        if connector != "none" and (connector == "sglang") != (self.dialect == "sglang"):
+            raise SettingsError(
+                f"--kv-connector {connector}: engines of the {self.dialect} dialect do not have it."
+            )
+        if connector == "sglang" and self.role == "both":
+            raise SettingsError("--kv-connector sglang: an engine that hands over needs --role.")
+        if connector == "sglang" and self.kv_load_failure_policy != "fail":
+            raise SettingsError("--kv-load-failure-policy recompute: the sglang dialect has only fail.")
+        if not 0 <= self.disaggregation_bootstrap_port < 1 << 16:
+            port = self.disaggregation_bootstrap_port
+            raise SettingsError(f"--disaggregation-bootstrap-port {port}: a port, or 0 for a free one.")
 
     def _check_numbers(self) -> None:
         for flag, value in (
@@ -145,6 +186,8 @@ class MockSettings:
             ("--time-scale", self.time_scale),
             ("--output-tokens", self.output_tokens),
             ("--kv-lease-s", self.kv_lease_s),
+            ("--kv-abort-timeout-s", self.kv_abort_timeout_s),
+            ("--disaggregation-timeout-s", self.disaggregation_timeout_s),
             ("--kv-bandwidth-gbps", self.kv_bandwidth_gbps),
         ):
             if not number > 0:

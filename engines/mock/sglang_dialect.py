@@ -23,7 +23,7 @@ from engines.mock.pooling import POOLING_APIS
 from engines.mock.process import EngineProcess
 from engines.mock.rest import body_of, common_routes, reply
 from engines.mock.serving import Api
-from engines.mock.settings import SGLANG_VERSION
+from engines.mock.settings import SGLANG_VERSION, MockSettings
 from engines.mock.sglang_chat import (
     SglangChatStream,
     SglangCompletionStream,
@@ -32,6 +32,7 @@ from engines.mock.sglang_chat import (
 )
 from engines.mock.sglang_generate import GenerateStream, generate_ask, generate_body
 from engines.mock.sglang_metrics import sglang_families
+from engines.mock.sglang_rooms import RoomsConnector, in_room
 from engines.mock.vllm_dialect import MESSAGES, generation, pooling_endpoint
 from engines.mock.wire import ClientWatch, Request
 from engines.model.specs import MODELS
@@ -48,7 +49,7 @@ def sglang_dialect(front: Front, routes: Routes, rest: FastAPI) -> None:
         ("/v1/messages", MESSAGES),
         ("/generate", GENERATE),
     ):
-        routes[path] = {"POST": generation(api)}
+        routes[path] = {"POST": generation(_disaggregated(api, process.settings))}
     routes["/generate"]["PUT"] = routes["/generate"]["POST"]
     for path in ("/v1/embeddings", "/v1/score", "/v1/rerank", "/classify"):
         routes[path] = {"POST": pooling_endpoint(POOLING_APIS[path])}
@@ -148,7 +149,8 @@ def server_info_of(process: EngineProcess) -> dict[str, object]:
         "max_running_requests": config.max_num_seqs,
         "chunked_prefill_size": config.max_num_batched_tokens,
         "schedule_policy": config.scheduling,
-        "disaggregation_mode": "null",
+        "disaggregation_mode": _mode(settings),
+        "disaggregation_bootstrap_port": settings.disaggregation_bootstrap_port,
         "tp_size": 1,
         "dp_size": 1,
         "max_total_num_tokens": process.engine.kv_capacity_tokens,
@@ -181,7 +183,7 @@ def loads_of(process: EngineProcess) -> dict[str, object]:
         "gen_throughput": 0.0,
         "cache_hit_rate": counters.prefix_hits_tokens / queries if queries else 0.0,
         "utilization": engine.running / config.max_num_seqs,
-        "disaggregation": {"mode": "null"},
+        "disaggregation": _disaggregation(process),
         "queues": {"waiting": engine.waiting, "grammar": 0, "paused": 0, "retracted": 0},
     }
     return {
@@ -191,6 +193,16 @@ def loads_of(process: EngineProcess) -> dict[str, object]:
         "num_accelerators": 1,
         "loads": [load],
     }
+
+
+def _mode(settings: MockSettings) -> str:
+    """SGLang's `disaggregation_mode`."""
+    return settings.role if settings.connector == "sglang" else "null"
+
+
+def _disaggregation(process: EngineProcess) -> dict[str, object]:
+    mode, connector = _mode(process.settings), process.connector
+    return connector.loads(mode) if isinstance(connector, RoomsConnector) else {"mode": mode}
 
 
 # --- the APIs as records ------------------------------------------------------------------------------
@@ -203,6 +215,22 @@ def _with_rid(read: Callable[[Fields, Context], Ask]) -> Callable[[Fields, Conte
         return replace(read(fields, context), request_id=fields.text("rid") or context.request_id)
 
     return ask
+
+
+def _disaggregated(api: Api, settings: MockSettings) -> Api:
+    """The same API of an engine that serves one half of each request."""
+    if settings.connector != "sglang":
+        return api
+
+    def ask(fields: Fields, context: Context) -> Ask:
+        return in_room(
+            api.ask(fields, context),
+            fields,
+            prefill=settings.role == "prefill",
+            default_port=settings.disaggregation_bootstrap_port,
+        )
+
+    return replace(api, ask=ask)
 
 
 def _chat_body(ask: Ask, answers: Sequence[Answer], created: int, _: str, extras: Extras) -> bytes:

@@ -7,10 +7,12 @@ client library prints no creation dates and no process series, so a restart show
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 
 from engines.mock.account import Histogram
 from engines.mock.exposition import Family, Gauge, HistogramFamily, Series, labelled, number
 from engines.mock.process import EngineProcess
+from engines.mock.sglang_rooms import RoomsConnector
 
 Read = Callable[[], float]
 
@@ -63,12 +65,18 @@ def sglang_families(process: EngineProcess) -> list[Family]:
     return [*table.gauges(), *table.counters(), *table.histograms()]
 
 
+def _failures(rooms: RoomsConnector, name: str) -> float:
+    return rooms.failures[name]
+
+
 class _Table:
     """Builds the SGLang families."""
 
     def __init__(self, process: EngineProcess) -> None:
         self._process = process
-        self._requests = {"model_name": process.settings.name, "engine_type": "unified"}
+        settings = process.settings
+        kind = settings.role if settings.connector == "sglang" else "unified"
+        self._requests = {"model_name": settings.name, "engine_type": kind}
         self._scheduler = {**self._requests, "tp_rank": "0", "pp_rank": "0", "moe_ep_rank": "0"}
 
     def gauges(self) -> Iterator[Family]:
@@ -104,6 +112,9 @@ class _Table:
         for name, read in reads.items():
             text = name.replace("_", " ").capitalize() + "."
             yield Gauge(f"sglang:{name}", text, [Series(self._scheduler, read)])
+        connector = self._process.connector
+        if connector is not None:
+            yield from connector.families(self._scheduler, self._process.started_unix_s)
 
     def counters(self) -> Iterator[Family]:
         counters, account = self._process.engine.counters, self._process.account
@@ -120,6 +131,11 @@ class _Table:
             {**self._requests, "cache_source": "device"},
             lambda: counters.prompt_tokens_cached,
         )
+        rooms = self._process.connector
+        if isinstance(rooms, RoomsConnector):
+            for name in rooms.failures:
+                text = f"Requests that failed: {name.split('_')[1]}."
+                yield PlainCounter(f"sglang:{name}", text, self._scheduler, partial(_failures, rooms, name))
 
     def histograms(self) -> Iterator[Family]:
         account = self._process.account

@@ -192,18 +192,23 @@ class Engine:
         """
         return self._scheduler.drain_fetches()
 
-    def fetched(self, job_id: str, *, right: bool = True) -> None:
+    def fetched(self, job_id: str, *, right: bool = True, cached_tokens: int | None = None) -> None:
         """The KV of a job is here; a new step may begin.
 
         Args:
             right: whether it is the KV of the job's prompt (`Fetch.is_right`). If not, the answer is garbled,
                 and so is every later one over the blocks that stay in the cache.
+            cached_tokens: as the prefill engine counted them, where that is told with the KV; reported in
+                place of ours.
 
         Raises:
             EngineFault: nothing was on its way for such a job.
         """
         if not self._was_orphan(job_id):
-            self._scheduler.arrived(self._fetching(job_id), right=right)
+            sequence = self._fetching(job_id)
+            if cached_tokens is not None:
+                sequence.timing.remote_cached_tokens = cached_tokens
+            self._scheduler.arrived(sequence, right=right)
 
     def fetch_failed(self, job_id: str) -> bool:
         """The KV of a job will not come; a new step may begin.

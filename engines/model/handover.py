@@ -92,6 +92,9 @@ class KeptBlocks:
     def __len__(self) -> int:
         return len(self._leases)
 
+    def __contains__(self, request_id: str) -> bool:
+        return request_id in self._leases
+
     @property
     def next_end(self) -> float | None:
         """When the first lease ends; None without any."""
