@@ -43,6 +43,20 @@ def test_a_sequence_that_goes_back_is_a_restart(source: EventSource) -> None:
     play(scene, source=source)
 
 
+def test_a_restart_on_a_host_whose_clock_was_set_back_is_a_restart() -> None:
+    async def scene(stage: Stage) -> None:
+        for prompt in (A, B, C):
+            stage.publisher.publish(stored(prompt))
+        await stage.settle()
+        stage.publisher.restart_unnoticed()
+        stage.publisher.clock = lambda: 1.0
+        stage.publisher.publish(stored(D))
+        await stage.settle()
+        assert (stage.known, stage.held(*ALL), stage.counters.restarts) == (Known.WHOLLY, [0, 0, 0, 64], 1)
+
+    play(scene, source=LIVE_ONLY)
+
+
 def test_a_restart_seen_late_is_made_up_for_by_a_replay() -> None:
     async def scene(stage: Stage) -> None:
         stage.publisher.restart_unnoticed()
@@ -92,6 +106,23 @@ def test_a_lost_connection_lowers_trust_and_a_replay_restores_it() -> None:
         assert (stage.counters.lost, stage.counters.disconnects) == (0, 1)
 
     play(scene, before=[A])
+
+
+def test_a_message_that_still_waited_in_the_line_is_no_sign_of_life() -> None:
+    async def scene(stage: Stage) -> None:
+        stage.publisher.publish(stored(A))
+        await stage.settle()
+        (line,) = stage.publisher.lines
+        line.put(Link.DOWN)  # news of the connection comes before what was received on it
+        stage.publisher.publish(stored(B))
+        await stage.settle()
+        assert (stage.known, stage.trust, stage.held(A, B)) == (
+            Known.WHOLLY_STALE,
+            Trust.APPROXIMATE,
+            [64, 64],
+        )
+
+    play(scene, source=LIVE_ONLY)
 
 
 @pytest.mark.parametrize("missed", [0, 1])
