@@ -31,7 +31,7 @@ drill: $(STAMP)         ## break a fleet of prefill and decode workers in 200 wa
 bench: $(STAMP)         ## speed and memory of our own parts
 	$(BIN)/python -m benchmarks
 
-bench-peers: $(STAMP)   ## against other routers, all in one run
+bench-peers: $(STAMP)   ## against other routers, all in one run; split requests too
 	$(BIN)/python -m benchmarks.peers
 
 test-real: $(STAMP)     ## client probes against engines that are not ours: mlx-lm and vLLM
