@@ -29,8 +29,8 @@ from router.policies import build
 
 _MODEL = "model"
 _NOW = 1000.0
-_ROUNDS = 40
-_PASSES = 5
+_ROUNDS = 15
+_PASSES = 20
 _PREFILLS = 4
 _OVERDUE_S = 10.0
 _LEASE_S = 25.0
