@@ -16,6 +16,7 @@ from typing import Any
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from engines.mock.app import create_app
+from engines.mock.bootstrap import BootstrapServer
 from engines.mock.front import Front
 from engines.mock.peers import MAX_MESSAGE_BYTES, SIDE_CHANNEL, Address, PeerUnreachable
 from engines.mock.settings import MockSettings
@@ -73,7 +74,7 @@ class NetworkPeers:
 
 
 class MockEngine:
-    """A mock engine on the network; also its process's `Listener`."""
+    """A mock engine on the network, with its bootstrap server if it has one; its process's `Listener`."""
 
     def __init__(self, network: Network, host: str, settings: MockSettings, port: int = 8000) -> None:
         self.host, self.port = host, port
@@ -82,25 +83,31 @@ class MockEngine:
         self.process = self.front.process
         self.process.address = Address(host, port)
         self._network = network
-        self._listener: Listener = serve_asgi(network, host, port, self.front, timeout_keep_alive=5)
+        self._listeners: list[Listener] = [serve_asgi(network, host, port, self.front, timeout_keep_alive=5)]
+        if settings.has_bootstrap:
+            door, bootstrap = settings.disaggregation_bootstrap_port, BootstrapServer(self.process)
+            self._listeners.append(serve_asgi(network, host, door, bootstrap, timeout_keep_alive=5))
         self.process.listener = self
         self.origin = Origin("http", host, port, "")
 
     @property
     def connections(self) -> int:
-        return len(self._listener.connections)
+        return sum(len(listener.connections) for listener in self._listeners)
 
     def close(self) -> None:
-        self._network.refuse(self.host, self.port)
+        for listener in self._listeners:
+            self._network.refuse(listener.host, listener.port)
 
     def reopen(self) -> None:
-        self._network.accept(self.host, self.port)
+        for listener in self._listeners:
+            self._network.accept(listener.host, listener.port)
 
     def reset_connections(self) -> None:
-        self._network.reset_all(self.host, self.port)
+        for listener in self._listeners:
+            self._network.reset_all(listener.host, listener.port)
 
     def end_connections(self) -> None:
-        for end in self._listener.connections:
+        for end in [end for listener in self._listeners for end in listener.connections]:
             protocol = end.get_protocol()
             assert isinstance(protocol, HttpToolsProtocol)
             protocol.shutdown()
