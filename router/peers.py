@@ -25,21 +25,25 @@ from router.upstream.origin import Origin
 _TOTAL_S = 5.0
 _MAX_BYTES = 1024 * 1024
 _ROOM_BITS = 63
+_ROOMS = 1 << _ROOM_BITS
+_STEP = 0x4F1BBCDCBFA53E0B
+"""The golden section of all rooms, and odd: no room comes twice before all have come once, and the numbers of
+any requests lie far enough apart for the rooms of a batch, which follow one another."""
 
 
 class Peers:
     """Makes pairings.
 
-    State: `_engine_ids` by prefill worker, with the incarnation that said so.
+    State: `_engine_ids` by prefill worker, with the incarnation that said so; `_number`, of the last pairing.
 
     Args:
-        chance: where transfer ids and rooms come from. Several routers may share engines, so a seed that they
-            have in common would give two requests one room.
+        chance: where the numbers begin. Several routers may share engines, and one may restart: a beginning
+            in common would give two requests one room.
     """
 
     def __init__(self, upstream: Upstream, chance: random.Random) -> None:
         self._upstream = upstream
-        self._chance = chance
+        self._number = chance.getrandbits(_ROOM_BITS)
         self._engine_ids: dict[str, tuple[int, dict[int, str]]] = {}
 
     async def pairing(self, job: Job, member: Member, connector: Connector) -> Pairing:
@@ -53,7 +57,7 @@ class Peers:
             if engine_id is None:
                 raise UpstreamBroken("The bootstrap server of the prefill worker knows no engine yet.")
         peer = Peer(member.origin.host, member.bootstrap_port, engine_id)
-        bits = self._chance.getrandbits(_ROOM_BITS)
+        self._number = bits = (self._number + _STEP) % _ROOMS
         return Pairing(
             api=job.request.api,
             model=job.request.model,
