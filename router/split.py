@@ -172,6 +172,7 @@ class Splits:
         if not others and leg is Leg.DECODE:
             elsewhere = structs.replace(elsewhere, avoid=job.request.avoid)
         if failed.producer is not None:
+            self._peers.forget(failed.producer)  # it may be another process by now, unnoticed so far
             both = structs.replace(elsewhere, avoid=elsewhere.avoid | {failed.producer}, split=True)
             elsewhere = both if topology.prefill.pool.candidates(both) else elsewhere
         job.request = elsewhere
