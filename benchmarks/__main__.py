@@ -11,18 +11,24 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from benchmarks import decode_round, micro, mock_lag, policies, rounds, streams_memory
+from benchmarks import decode_round, micro, mock_lag, policies, prefix_policies, rounds, streams_memory
 from benchmarks.verdict import Verdict, print_verdicts, write_json
 
 
 def decisions(*, quick: bool) -> list[Verdict]:
-    """pick() and commit of every policy, on a busy pool of each size."""
+    """pick() and commit of every policy that follows no prefixes, on a busy pool of each size."""
     sizes = {8: policies.BOUNDS_US[8]} if quick else policies.BOUNDS_US
     return [
         Verdict(f"{name}, {size} workers", policies.median_us(name, policies.busy(size)), "µs", bound)
         for name in policies.ONE_AT_A_TIME
+        if name not in prefix_policies.POLICIES
         for size, bound in sizes.items()
     ]
+
+
+def prefixes(*, quick: bool) -> list[Verdict]:
+    """One decision of every policy that follows prefixes."""
+    return prefix_policies.measure(quick=quick)
 
 
 def batches(*, quick: bool) -> list[Verdict]:
@@ -50,6 +56,7 @@ def mock(*, quick: bool) -> list[Verdict]:
 BENCHMARKS: dict[str, Callable[..., Sequence[Verdict]]] = {
     "parts": parts,
     "policies": decisions,
+    "prefixes": prefixes,
     "rounds": batches,
     "decode": decode,
     "mock": mock,

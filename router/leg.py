@@ -184,7 +184,11 @@ class Legs:
             raise LegFailed(Failure.SERVER_ERROR, leg.member.name, error=error)
         usage = facts.usage
         if usage is not None:
-            leg.held.progress(generated_tokens=usage.completion_tokens, prompt_tokens=usage.prompt_tokens)
+            leg.held.progress(
+                generated_tokens=usage.completion_tokens,
+                prompt_tokens=usage.prompt_tokens,
+                cached_tokens=usage.cached_tokens,
+            )
             self._tokens.learn(request, leg.job.size, usage)
             leg.journey.usage = usage
         if request.api is Api.RESPONSES and facts.id:

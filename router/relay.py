@@ -246,7 +246,9 @@ class StreamRelay:
         generated = facts.generated_tokens
         if generated is None:
             generated = round(facts.content_events * self._tokens_per_event)
-        self._held.progress(generated_tokens=generated, prompt_tokens=facts.prompt_tokens)
+        self._held.progress(
+            generated_tokens=generated, prompt_tokens=facts.prompt_tokens, cached_tokens=facts.cached_tokens
+        )
 
     def estimate_with(self, tokens_per_event: float, observe_gap: Callable[[float], None]) -> None:
         self._tokens_per_event = tokens_per_event

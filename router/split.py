@@ -300,7 +300,7 @@ def _prefilled(course: _Course, held: Held, member: Member, handle: Handle, pair
     job, topology = course.job, course.topology
     ready = topology.now()
     times = topology.deadlines.handover(ready)
-    held.progress(generated_tokens=1, prompt_tokens=handle.prompt_tokens)
+    held.progress(generated_tokens=1, prompt_tokens=handle.prompt_tokens, cached_tokens=handle.cached_tokens)
     due = topology.deadlines.transfer_by(times, job.answer_by, streamed=job.request.stream)
     handover = Handover(held.lease, member.worker.revision, ready, times.overdue, due.at)
     return _Prefilled(topology, handover, handle, pairing, times, due)

@@ -111,7 +111,7 @@ class Together:
             handle = await self._prefills.run(job, topology.connector, member, pairing, journey, due)
         except (LegFailed, UpstreamError) as error:
             return Leg.PREFILL, as_failure(error, member.name)
-        topology.prefill.progress(lease, 1, handle.prompt_tokens)
+        topology.prefill.progress(lease, 1, handle.prompt_tokens, handle.cached_tokens)
         return None
 
     async def _decode(

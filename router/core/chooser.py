@@ -17,21 +17,30 @@ from router.core.policy import (
     PairPolicy,
     Policy,
     Settles,
+    Starts,
     tie_break,
 )
+from router.core.prefixes import Binds, PoolPrefixes
 from router.core.request import Request
 from router.core.roster import Roster
 from router.core.worker import Worker
 
 
 class Chooser:
-    """One pool's policy. Which shape it has is asked once: protocol checks are too slow for every request."""
+    """One pool's policy. Which shape it has is asked once: protocol checks are too slow for every request.
 
-    __slots__ = ("_batch", "_commits", "_pair", "_pool", "_roster", "_settles", "_single", "name", "policy")
+    `prefixes`: what the pool's workers hold, kept while the policy asks for it, and None otherwise.
+    """
+
+    __slots__ = (
+        "_batch", "_commits", "_pair", "_pool", "_roster", "_settles", "_single", "_starts", "name", "policy",
+        "prefixes",
+    )  # fmt: skip
 
     def __init__(self, pool: str, roster: Roster, policy: AnyPolicy, name: str) -> None:
         self._pool = pool
         self._roster = roster
+        self.prefixes: PoolPrefixes | None = None
         self.use(policy, name)
 
     def use(self, policy: AnyPolicy, name: str) -> None:
@@ -45,6 +54,18 @@ class Chooser:
         self._single = policy if isinstance(policy, Policy) else None
         self._commits = policy if isinstance(policy, Commits) else None
         self._settles = policy if isinstance(policy, Settles) else None
+        self._starts = policy if isinstance(policy, Starts) else None
+        self._bind(policy)
+
+    def _bind(self, policy: AnyPolicy) -> None:
+        """What workers hold outlives a change between two policies that both ask for it."""
+        if isinstance(policy, Binds):
+            if self.prefixes is None:
+                self.prefixes = PoolPrefixes()
+            policy.bind(self.prefixes)
+        elif self.prefixes is not None:
+            self.prefixes.close()
+            self.prefixes = None
 
     @property
     def by_batch(self) -> bool:
@@ -104,11 +125,42 @@ class Chooser:
         )
         return Choice(request.id, name, cost=cost, reason="bypass")
 
+    # --- what the policy is told, and the prefixes it asks for ---------------------------------------
+
+    def joined(self, worker: Worker) -> None:
+        """A worker was seen: it may be new, another incarnation, or of another KV capacity."""
+        if self.prefixes is not None:
+            self.prefixes.joined(worker)
+
+    def sweep(self, now: float) -> None:
+        """Upkeep, to be called again and again."""
+        if self.prefixes is not None:
+            self.prefixes.sweep(self._roster, now)
+
+    def placed(self, lease: Lease, choice: Choice, now: float) -> None:
+        """A choice of the policy was charged."""
+        self.charged(lease, now)
+        self.committed(lease.request, choice, now)
+
+    def charged(self, lease: Lease, now: float) -> None:
+        """A lease was granted, whoever chose its worker."""
+        if self.prefixes is not None:
+            self.prefixes.charged(lease, self._roster.workers[lease.worker], now)
+
+    def started(self, lease: Lease, now: float) -> None:
+        """The first output of a lease was seen."""
+        if self.prefixes is not None:
+            self.prefixes.started(lease, now)
+        if self._starts is not None:
+            self._starts.started(lease, now)
+
     def committed(self, request: Request, choice: Choice, now: float) -> None:
         if self._commits is not None:
             self._commits.committed(request, choice, now, retry=request.attempt > 0)
 
     def settled(self, lease: Lease, outcome: Outcome, now: float) -> None:
+        if self.prefixes is not None:
+            self.prefixes.settled(lease, now)
         if self._settles is not None:
             self._settles.settled(lease, outcome, now)
 

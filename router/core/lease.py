@@ -46,6 +46,8 @@ class Lease(msgspec.Struct, eq=False):
         prompt_tokens: charged, corrected when the engine says the true length.
         generated_tokens: output tokens seen so far, all sequences together.
         expected_tokens: predicted output tokens, all sequences together, at least 1.
+        prompt_known: the engine has said how long the prompt is.
+        cached_tokens: prompt tokens that it found in its cache, None when it did not say.
         prefilled: whether the first output was seen, or the prompt was another worker's to prefill.
         prefill_only: its answer is KV for another worker, in one piece; once it is prefilled the lease only
             keeps that KV.
@@ -64,6 +66,8 @@ class Lease(msgspec.Struct, eq=False):
     cost: float = 0.0
     reason: str = ""
     generated_tokens: int = 0
+    prompt_known: bool = False
+    cached_tokens: int | None = None
     prefilled: bool = False
     prefill_only: bool = False
     transferring: bool = False
@@ -75,6 +79,11 @@ class Lease(msgspec.Struct, eq=False):
     @property
     def settled(self) -> bool:
         return self.outcome is not None
+
+    @property
+    def answered(self) -> bool:
+        """Whether its worker has shown output for it, so that it holds the prompt."""
+        return self.prefilled and not self.transferring
 
     @property
     def keeps(self) -> bool:

@@ -85,12 +85,14 @@ class Ledger:
         *,
         generated_tokens: int | None = None,
         prompt_tokens: int | None = None,
+        cached_tokens: int | None = None,
     ) -> None:
         """An event of the lease was seen. Counts are absolute, so a repeated report does no harm.
 
         Args:
             generated_tokens: output tokens so far over all sequences; None when the event carried none.
             prompt_tokens: the true prompt length, when the engine has said it.
+            cached_tokens: how much of it the engine found in its cache, when it has said that too.
         """
         if lease.outcome is not None:
             return
@@ -98,10 +100,12 @@ class Ledger:
         worker = self._holder(lease)
         if worker is None:
             return
-        if prompt_tokens is not None and prompt_tokens != lease.prompt_tokens:
+        if prompt_tokens is not None:
+            lease.prompt_known, lease.cached_tokens = True, cached_tokens
             worker.mirror.correct_prompt(lease, prompt_tokens)
         if not lease.prefilled:
             worker.mirror.prefilled(lease)
+            self._chooser.started(lease, now)
         if lease.transferring:
             self._arrived(lease, worker, now)
         if generated_tokens is not None:
@@ -113,6 +117,7 @@ class Ledger:
     def _arrived(self, lease: Lease, worker: Worker, now: float) -> None:
         """The first output proves the hand-over: the producer is done with it."""
         worker.mirror.transferred(lease)
+        self._chooser.started(lease, now)
         if self.partners is not None and self.other is not None and lease.prefill is not None:
             self.partners.now = now
             self.partners.transferred(lease)

@@ -237,7 +237,7 @@ class Pool:
                 lease.prefill = handover.prefill
             elif beside is not None and partner is not None:
                 self._charge_beside(lease, partner, choice, beside, now)
-            self.chooser.committed(request, choice, now)
+            self.chooser.placed(lease, choice, now)
         except BaseException:
             self.release(lease, Outcome.CANCELLED, now)
             raise
@@ -261,6 +261,7 @@ class Pool:
         name = beside.prefill_worker if beside is choice else beside.worker
         if name is not None:
             lease.prefill = partner.ledger.charge(request, beside, name, now)
+            partner.chooser.charged(lease.prefill, now)
         if beside is not choice:
             partner.chooser.committed(request, beside, now)
 
@@ -273,9 +274,16 @@ class Pool:
         *,
         generated_tokens: int | None = None,
         prompt_tokens: int | None = None,
+        cached_tokens: int | None = None,
     ) -> None:
         """An event of the lease was seen; see `Ledger.progress`."""
-        self.ledger.progress(lease, now, generated_tokens=generated_tokens, prompt_tokens=prompt_tokens)
+        self.ledger.progress(
+            lease,
+            now,
+            generated_tokens=generated_tokens,
+            prompt_tokens=prompt_tokens,
+            cached_tokens=cached_tokens,
+        )
 
     def release(self, lease: Lease, outcome: Outcome, now: float, reason: str = "") -> None:
         """Settles a lease once; a second call changes nothing. The first outcome stands."""
@@ -315,6 +323,7 @@ class Pool:
                 stranded = partners.budget.stranded_tokens(name, worker.incarnation, now)
             balance = Balance(mirror.kv_tokens, stranded, mirror.sequences, worker.kv_capacity_tokens)
             worker.drift.observe(stats, balance)
+            self.chooser.joined(worker)
         return verdict
 
     # --- time ----------------------------------------------------------------------------------------
@@ -325,6 +334,7 @@ class Pool:
         Returns the request ids with the error each waiter should get.
         """
         self._look(now)
+        self.chooser.sweep(now)
         if self.partners is not None:
             self.partners.budget.sweep(now)
         failed: list[tuple[str, RouterError]] = []

@@ -118,14 +118,15 @@ class PrefixIndex:
         """The key portion of a prompt, None for one too short to have any. Changes nothing."""
         store = self.store
         if isinstance(prompt, bytes):
-            begin, end = key_portion(store.text.root(partition), prompt, 1)
-            size = len(prompt)
+            begin, pieces = key_portion(store.text.root(partition), prompt, 1)
+            end, size = sum(map(len, pieces)), len(prompt)
             if not end:
                 return None
             tokens, before = end * prompt_tokens // size, begin * prompt_tokens // size
-            return Portion(hash((partition, prompt[:end])), tokens, tokens - before)
+            return Portion(hash((partition, *pieces)), tokens, tokens - before)
         hashes, per_block = self._chain(partition, prompt), self.settings.block_tokens
-        begin, end = key_portion(store.blocks.root(partition), hashes.tobytes(), HASH_BYTES)
+        begin, pieces = key_portion(store.blocks.root(partition), hashes.tobytes(), HASH_BYTES)
+        end = sum(map(len, pieces))
         if not end:
             return None
         blocks = end // HASH_BYTES

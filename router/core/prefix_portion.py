@@ -16,7 +16,9 @@ class Portion(msgspec.Struct, frozen=True, gc=False):
     """The key portion of one prompt.
 
     Attributes:
-        key: stands for the partition and the prompt up to the portion's end; of this process only.
+        key: stands for the partition and the prompt up to the portion's end, in the pieces that prompts share
+            of it now: once another prompt parts from it within a piece, it is another key. Of this process
+            only.
         tokens: from the beginning of the prompt to the portion's end.
         own_tokens: of these, its own.
     """
@@ -26,17 +28,19 @@ class Portion(msgspec.Struct, frozen=True, gc=False):
     own_tokens: int
 
 
-def key_portion(root: Node | None, data: bytes, unit: int) -> tuple[int, int]:
-    """Where the key portion of `data` begins and ends.
+def key_portion(root: Node | None, data: bytes, unit: int) -> tuple[int, list[bytes]]:
+    """Where the key portion of `data` begins, and the pieces from the beginning of `data` to its end.
 
     The same before and after `data` itself is inserted, since the place where it parts from the tree counts
-    as one where prompts part.
+    as one where prompts part. Pieces are the tree's own objects as far as can be: their hashes, once asked
+    for, are remembered.
 
     Args:
         unit: bytes that are never cut; places within one count as its beginning.
     """
     node, at, begin, last, size, steps = root, 0, 0, 0, len(data), LONGEST_PATH
-    end = 0
+    pieces: list[bytes] = []
+    count = 0  # of the pieces up to the end of the key portion
     while node is not None and at < size and steps:
         steps -= 1
         child = node.children.get(data[at])
@@ -45,8 +49,12 @@ def key_portion(root: Node | None, data: bytes, unit: int) -> tuple[int, int]:
         whole = data.startswith(child.edge, at)
         at += len(child.edge) if whole else common_length(data, at, child.edge)
         border = at - at % unit
+        exact = whole and border - last == len(child.edge)
+        pieces.append(child.edge if exact else data[last:border])
         if border - last > last:
-            begin, end = last, border
+            begin, count = last, len(pieces)
         last = border
         node = child if whole else None
-    return (last, size) if size - last > last else (begin, end)
+    if size - last > last:
+        return last, [*pieces, data[last:]]
+    return begin, pieces[:count]

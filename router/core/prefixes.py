@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Protocol, runtime_checkable
 
-from router.core.answer import Usage
 from router.core.health import State
 from router.core.lease import Lease, Outcome
 from router.core.prefix_holder import Claim
@@ -135,22 +134,21 @@ class PoolPrefixes:
             self.index.confirm(claim, now)
             self.changed()
 
-    def reported(self, lease: Lease, usage: Usage) -> None:
-        """The engine said how much of the prompt was cached. Only before the lease is settled, and once."""
-        claim = self._claims.get(lease)
-        if claim is not None and usage.prompt_tokens is not None:
-            self.index.report(claim, usage.prompt_tokens, usage.cached_tokens)
-            self.changed()
-
     def settled(self, lease: Lease, now: float) -> None:
-        """A lease ended. Without any output and without success, its prompt was never computed."""
+        """A lease ended. Without any output and without success, its prompt was never computed.
+
+        What the engine said of its cache is taken in.
+        """
         claim = self._claims.pop(lease, None)
         if claim is None:
             return
-        if lease.prefilled or lease.outcome is Outcome.OK:
+        if lease.answered or lease.outcome is Outcome.OK:
             self.index.confirm(claim, now)
         else:
             self.index.withdraw(claim)
+        # To an engine, KV that came from another worker is cached, too.
+        if lease.prompt_known and lease.prefill is None:
+            self.index.report(claim, lease.prompt_tokens, lease.cached_tokens)
         self.changed()
 
     def sweep(self, workers: Iterable[Worker], now: float) -> None:

@@ -56,9 +56,15 @@ class Held:
         outcome = self.outcome or outcome_of(error)
         self._dispatcher.release(self.lease, outcome, self.reason)
 
-    def progress(self, *, generated_tokens: int | None = None, prompt_tokens: int | None = None) -> None:
+    def progress(
+        self,
+        *,
+        generated_tokens: int | None = None,
+        prompt_tokens: int | None = None,
+        cached_tokens: int | None = None,
+    ) -> None:
         """Reports an event of the stream; see `Pool.progress`."""
-        self._dispatcher.progress(self.lease, generated_tokens, prompt_tokens)
+        self._dispatcher.progress(self.lease, generated_tokens, prompt_tokens, cached_tokens)
 
 
 def outcome_of(error: BaseException | None) -> Outcome:
@@ -179,10 +185,22 @@ class Dispatcher:
         self.pool.hand_back(lease, outcome, self._now(), reason)
         self._on_room()
 
-    def progress(self, lease: Lease, generated_tokens: int | None, prompt_tokens: int | None) -> None:
+    def progress(
+        self,
+        lease: Lease,
+        generated_tokens: int | None,
+        prompt_tokens: int | None,
+        cached_tokens: int | None = None,
+    ) -> None:
         """Reports an event of a lease. The one that proves a transfer makes room on both of its sides."""
         transferring = lease.transferring
-        self.pool.progress(lease, self._now(), generated_tokens=generated_tokens, prompt_tokens=prompt_tokens)
+        self.pool.progress(
+            lease,
+            self._now(),
+            generated_tokens=generated_tokens,
+            prompt_tokens=prompt_tokens,
+            cached_tokens=cached_tokens,
+        )
         if transferring and not lease.transferring:
             self._on_room()
 

@@ -294,7 +294,7 @@ class Preble:
 
     def settled(self, lease: Lease, outcome: Outcome, now: float) -> None:
         ok = outcome is Outcome.OK
-        if ok or lease.prefilled:
+        if ok or lease.answered:
             self.window.ended(lease.request.id, lease.worker, lease.generated_tokens, whole=ok)
         else:
             self.window.withdraw(lease.request.id, lease.worker)

@@ -36,12 +36,12 @@ class Charge:
 
     def decode_s(self, step: StepModel, sums: Sums, mean_tokens: float) -> float:
         """With sequences of which nothing is known taken to be `mean_tokens` long."""
-        token_s = step.step_base_s / self.sharers + step.step_per_sequence_s
-        output_tokens, kv_reads = float(sums.output_tokens), float(sums.kv_reads)
-        if sums.open_sequences:
-            output_tokens += mean_tokens * sums.open_sequences
-            kv_reads += mean_tokens * (sums.open_context_tokens + sums.open_sequences * mean_tokens / 2)
-        return token_s * output_tokens + step.step_per_kv_token_s * kv_reads
+        sequences = sums.open_sequences
+        return (step.step_base_s / self.sharers + step.step_per_sequence_s) * (
+            sums.output_tokens + mean_tokens * sequences
+        ) + step.step_per_kv_token_s * (
+            sums.kv_reads + mean_tokens * (sums.open_context_tokens + mean_tokens * sequences / 2)
+        )
 
 
 class Bill:
@@ -52,17 +52,9 @@ class Bill:
     """
 
     __slots__ = (
-        "_charge",
-        "_key",
-        "_mean_tokens",
-        "_missed",
-        "_scales",
-        "_steps",
-        "_sums",
-        "_window",
-        "_workers",
+        "_charge", "_key", "_mean_tokens", "_missed", "_scales", "_steps", "_sums", "_window", "_workers",
         "loads",
-    )
+    )  # fmt: skip
 
     def __init__(
         self, window: Window, charge: Charge, workers: Sequence[WorkerView], missed: Sequence[int], now: float
@@ -75,12 +67,11 @@ class Bill:
         # Measured coefficients hold the worker's own speed already.
         self._scales = [w.warmup / w.capacity if steps is None else w.warmup for w in workers]
         self._sums = _sums_of(window, workers, now)
-        mean_tokens = window.mean_tokens
-        self._mean_tokens = charge.unknown_tokens if mean_tokens is None else mean_tokens
+        known = window.mean_tokens
+        self._mean_tokens = mean_tokens = charge.unknown_tokens if known is None else known
+        prefill_s, decode_s = charge.prefill_s, charge.decode_s
         self.loads = [
-            (charge.prefill_s(step, sums) + charge.decode_s(step, sums, self._mean_tokens)) * scale
-            if sums is not NOTHING
-            else 0.0
+            0.0 if sums is NOTHING else (prefill_s(step, sums) + decode_s(step, sums, mean_tokens)) * scale
             for step, sums, scale in zip(self._steps, self._sums, self._scales, strict=True)
         ]
 
@@ -94,11 +85,16 @@ class Bill:
 
     def cost(self, index: int) -> float:
         """L + M + P of one worker."""
-        return self._without_evictions(index) + self._evictions_s(index)
+        return self.loads[index] + self.prefill_s(index, self._missed[index]) + self._evictions_s(index)
 
     def cheapest(self, indices: Sequence[int], request: Request, seed: int) -> tuple[int, float]:
         """The worker of the lowest cost among `indices`, which is not empty, and that cost; ties by hash."""
-        rising = sorted([(self._without_evictions(index), index) for index in indices])
+        loads, steps, missed, scales = self.loads, self._steps, self._missed, self._scales
+        rising = [
+            (loads[n] + (steps[n].prefill_base_s + steps[n].prefill_per_token_s * missed[n]) * scales[n], n)
+            for n in indices
+        ]
+        rising.sort()
         lowest, tied = float("inf"), []
         for base, index in rising:
             if base > lowest:
@@ -119,13 +115,13 @@ class Bill:
         whole_s = decode_s + self._charge.prefill_s(step, sums)
         return decode_s / whole_s if whole_s else 0.0
 
-    def _without_evictions(self, index: int) -> float:
-        return self.loads[index] + self._steps[index].prefill_s(self._missed[index]) * self._scales[index]
-
     def _evictions_s(self, index: int) -> float:
         """M: the key portions of the window that would have to go, each by the share of the worker's requests
         that it is hit by. What was not asked for within the window costs nothing."""
-        worker, window = self._workers[index], self._window
+        window = self._window
+        if not window.uses:
+            return 0.0
+        worker = self._workers[index]
         uses, capacity = window.uses.get(worker.name), worker.kv_capacity_tokens
         if capacity is None or not uses:
             return 0.0

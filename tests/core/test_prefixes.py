@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from msgspec import structs
 
-from router.core.answer import Usage
 from router.core.health import Sign
 from router.core.lease import Lease, Outcome
 from router.core.prefix_index import PrefixIndex, Prompt
@@ -40,6 +39,12 @@ def lease(one: Request, worker: Worker) -> Lease:
         prompt_tokens=one.prompt_tokens,
         expected_tokens=10,
     )
+
+
+def answer(held: Lease, *, cached_tokens: int | None) -> None:
+    """What the ledger writes when an engine has told its usage."""
+    held.prefilled = held.prompt_known = True
+    held.prompt_tokens, held.cached_tokens = 200, cached_tokens
 
 
 @dataclass
@@ -179,22 +184,29 @@ def test_a_capacity_that_becomes_known_bounds_what_is_believed(scene: Scene) -> 
 def test_reported_tokens_reach_the_trust_of_a_worker(scene: Scene) -> None:
     for number in range(60):
         held = scene.charge(request(sequence=number), scene.a)
-        scene.prefixes.started(held, 0.5)
-        scene.prefixes.reported(held, Usage(prompt_tokens=200, cached_tokens=0))
-        held.prefilled = True
+        answer(held, cached_tokens=0)
         scene.settle(held)
     assert scene.prefixes.index.trust("a", text=True) is Trust.LOAD_ONLY
     assert scene.on(scene.a) == 0
 
 
-def test_a_report_without_counts_or_after_the_end_changes_nothing(scene: Scene) -> None:
-    held = scene.charge(request(), scene.a)
-    scene.prefixes.reported(held, Usage())
-    scene.settle(held)
-    scene.prefixes.reported(held, Usage(prompt_tokens=200, cached_tokens=0))
+def test_without_counts_or_with_kv_of_another_worker_nothing_is_learned_of_the_cache(scene: Scene) -> None:
+    silent, uncounted, fetched = (scene.charge(request(sequence=n), scene.a) for n in range(3))
+    answer(uncounted, cached_tokens=None)
+    answer(fetched, cached_tokens=199)
+    fetched.prefill = silent
+    for held in (silent, uncounted, fetched):
+        scene.settle(held)
     holder = scene.prefixes.index.holder("a")
     assert holder is not None
     assert holder.beliefs.samples == 0
+
+
+def test_a_worker_to_which_the_kv_never_came_holds_nothing(scene: Scene) -> None:
+    held = scene.charge(request(), scene.a)
+    held.prefilled = held.transferring = True
+    scene.settle(held, Outcome.HANDOVER)
+    assert scene.on(scene.a) == 0
 
 
 def test_closing_takes_the_index_apart(scene: Scene) -> None:
@@ -234,9 +246,8 @@ class AnyOrder(RuleBasedStateMachine):
     @rule(which=st.randoms(use_true_random=False), cached=st.none() | st.integers(0, 200))
     def start(self, which: object, cached: int | None) -> None:
         held = which.choice(self.held)  # type: ignore[attr-defined]  # a random.Random
-        held.prefilled = True
+        answer(held, cached_tokens=cached)
         self.prefixes.started(held, self.now)
-        self.prefixes.reported(held, Usage(prompt_tokens=200, cached_tokens=cached))
 
     @precondition(lambda self: self.held)
     @rule(which=st.randoms(use_true_random=False), outcome=st.sampled_from(list(Outcome)))

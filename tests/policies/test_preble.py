@@ -178,11 +178,11 @@ def test_running_requests_are_taken_for_the_mean_of_the_window_and_max_tokens_bo
 
 def test_outputs_of_a_document_are_expected_to_be_as_long_as_its_last_ones() -> None:
     fleet = Fleet("preble", 2, step=STEP)
+    fleet.serve(asking(tokens("x", 500), 8), to=0, generated_tokens=900)
     for number in range(5):  # the first does not know yet what it will share
         fleet.serve(
             asking(tokens("d", 500) + tokens(chr(101 + number), 20), number), to=0, generated_tokens=4
         )
-    fleet.serve(asking(tokens("x", 500), 8), to=0, generated_tokens=900)
     before = loads(fleet)[1]
     fleet.send(asking(tokens("d", 500) + tokens("z", 20), 9), to=1)
     sent_s = loads(fleet)[1] - before
