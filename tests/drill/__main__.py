@@ -21,7 +21,8 @@ def main() -> int:
     command.add_argument("--jobs", type=int, default=2)
     args = command.parse_args()
     fates: Counter[str] = Counter()
-    split = transfers = 0.0
+    handed_over: Counter[str] = Counter()
+    split = 0.0
     wrong = []
     with ProcessPoolExecutor(args.jobs) as processes:
         for seed, result in enumerate(processes.map(_attempt, _seeds(args)), args.first):
@@ -31,14 +32,17 @@ def main() -> int:
                 continue
             fates += result.fates
             split += result.split
-            transfers += result.transfers
+            handed_over += result.handed_over
     told = ", ".join(f"{count} {fate}" for fate, count in sorted(fates.items()))
-    print(f"{args.seeds} seeds: {told}; {split:.0f} requests split, {transfers:.0f} hand-overs")
+    tokens = ", ".join(f"{count} by {name}" for name, count in sorted(handed_over.items()))
+    print(
+        f"{args.seeds} seeds: {told}; {split:.0f} requests split; KV tokens handed over: {tokens or 'none'}"
+    )
     if wrong:
         print(f"{len(wrong)} seeds went wrong: {' '.join(map(str, wrong))}")
-    if not transfers:
+    if not handed_over:
         print("nothing was handed over, so nothing was drilled")
-    return 1 if wrong or not transfers else 0
+    return 1 if wrong or not handed_over else 0
 
 
 def _seeds(args: argparse.Namespace) -> range:

@@ -29,7 +29,8 @@ def judge(wish: Wish, reply: Reply, reference: Reply) -> str:
 def _refused(wish: Wish, reply: Reply) -> str:
     if reply.status not in _UNDERSTOOD:
         raise Wrong(f"{wish}: status {reply.status}: {reply.body[:300]!r}")
-    error = reply.json().get("error")
+    told = reply.json()
+    error = told.get("error", told)  # SGLang's own errors are flat
     if not isinstance(error, dict) or not error.get("message"):
         raise Wrong(f"{wish}: an error without words: {reply.body[:300]!r}")
     return "refused"

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+_CONNECTORS: Mapping[str, int] = {"nixl": 5, "mooncake": 2, "sglang": 2}
+"""Connectors, and how often each is drawn."""
 MODEL = "qwen2.5-3b"
 LEASE_S = 12.0
 WINDOW_S = 8.0
@@ -82,12 +84,14 @@ class Plan:
     """One drill.
 
     Attributes:
+        connector: how KV is handed over.
         decode_pool: settings of the decode pool that this seed tries.
     """
 
     seed: int
     wishes: tuple[Wish, ...]
     blows: tuple[Blow, ...]
+    connector: str
     decode_pool: dict[str, Any] = field(default_factory=dict)
 
 
@@ -96,11 +100,14 @@ def draw(seed: int) -> Plan:
     chance = random.Random(seed)
     wishes = tuple(_wish(chance) for _ in range(chance.randint(6, 16)))
     blows = tuple(_blow(chance) for _ in range(chance.randint(1, 5)))
+    pool = _decode_pool(chance)
+    connector = chance.choices(tuple(_CONNECTORS), tuple(_CONNECTORS.values()))[0]
     return Plan(
         seed,
         tuple(sorted(wishes, key=lambda wish: wish.at)),
         tuple(sorted(blows, key=lambda blow: blow.at)),
-        _decode_pool(chance),
+        connector,
+        _fitting(pool, connector, chance),
     )
 
 
@@ -144,3 +151,17 @@ def _decode_pool(chance: random.Random) -> dict[str, Any]:
     if chance.random() < 0.3:
         pool |= {"may_prefill": True, "pd_split_min_tokens": 64}
     return pool
+
+
+def _fitting(pool: dict[str, Any], connector: str, chance: random.Random) -> dict[str, Any]:
+    """The same settings as far as this connector has them, and its own."""
+    if connector == "sglang":
+        # The pair is chosen up front, and no engine of it serves a whole request.
+        kept = {name: value for name, value in pool.items() if name == "fallback"}
+        return {**kept, "connector": connector}
+    lease = {"connector": connector, "kv_lease_s": LEASE_S}
+    if connector == "nixl":
+        return {**pool, **lease}
+    if chance.random() < 0.5:
+        return {**pool, **lease}
+    return {"fallback": pool["fallback"], **lease, "mooncake_concurrent": True}

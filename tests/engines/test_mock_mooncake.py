@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from engines.mock.server import Fleet
 from engines.mock.settings import MockSettings
 from tests.engines.mock_stage import Reply
 from tests.engines.pd_stage import prefill_body
@@ -335,3 +336,11 @@ def test_engines_that_may_prefill_have_a_bootstrap_server() -> None:
         role: MockSettings(role=role, **MOONCAKE).has_bootstrap for role in ("both", "prefill", "decode")
     }
     assert roles == {"both": True, "prefill": True, "decode": False}
+
+
+def test_several_engines_have_consecutive_bootstrap_ports() -> None:
+    settings = MockSettings(role="prefill", disaggregation_bootstrap_port=9100, **MOONCAKE)
+    servers = Fleet(settings, 3, "127.0.0.1", 9000).servers
+    assert [server.bootstrap.port for server in servers if server.bootstrap is not None] == [9100, 9101, 9102]
+    (decode,) = Fleet(MockSettings(role="decode", **MOONCAKE), 1, "127.0.0.1", 9000).servers
+    assert decode.bootstrap is None
