@@ -49,6 +49,7 @@ class Journey:
     __slots__ = (
         "_closed",
         "_decided_s",
+        "_handovers",
         "_last_event",
         "_overhead_s",
         "_placed_at",
@@ -89,6 +90,7 @@ class Journey:
         """Two legs run side by side; whoever runs them counts how they end."""
         self._telemetry = telemetry
         self._placements: list[Placement] = []
+        self._handovers: HandoverSeries | None = None
         self._queued_s: float | None = None
         self._overhead_s: float | None = None
         self._decided_s: float | None = None
@@ -132,7 +134,10 @@ class Journey:
 
     @property
     def _handover(self) -> HandoverSeries:
-        return self._telemetry.metrics.handover(self.model)
+        series = self._handovers
+        if series is None:
+            series = self._handovers = self._telemetry.metrics.handover(self.model)
+        return series
 
     def split(self) -> None:
         """It gets two workers."""

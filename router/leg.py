@@ -158,6 +158,7 @@ class Legs:
         facts = scanner.facts
         usage = facts.usage
         if usage is not None:
+            leg.held.report(usage)
             self._tokens.learn(leg.job.request, leg.job.size, usage)
             if usage.completion_tokens is not None:
                 self._tokens.streams.learn(
@@ -223,7 +224,7 @@ class Legs:
             prefill = leg.held.lease.prefill
             if prefill is not None:
                 headers.append((b"x-pointsman-prefill-worker", prefill.worker.encode()))
-            headers.append((b"x-pointsman-policy", leg.job.dispatcher.pool.policy_name.encode()))
+            headers.append((b"x-pointsman-policy", leg.held.policy_name.encode()))
         return headers
 
 

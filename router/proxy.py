@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 from router.admission import Admission, Job
@@ -136,16 +136,20 @@ class Proxy:
         tries = Tries(allowed=self._retries.allowed(job))
         failed: LegFailed | None = None
         before: LegFailed | None = None
-        with ExitStack() as taken:
+        taken = 0
+        try:
             while (failed := await self._attempt(job, responder, journey, before)) is not None:
                 if failed is before:
                     break
                 before = failed
                 elsewhere = self._elsewhere(job, failed)
-                if elsewhere is None or not tries.another(failed.failure) or not self._retries.take(taken):
+                if elsewhere is None or not tries.another(failed.failure) or not self._retries.take():
                     break
+                taken += 1
                 journey.retried(failed.failure)
                 job.request = elsewhere
+        finally:
+            self._retries.give(taken)
         if failed is not None:
             raise failed
 

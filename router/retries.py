@@ -7,7 +7,6 @@ is served, whole and split, which both ask here.
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import ExitStack
 
 from msgspec import structs
 
@@ -33,12 +32,14 @@ class Retries:
         """Tries of this request in all; None leaves it to the kinds of failure."""
         return self._settings.allowed if job.repeatable else 0
 
-    def take(self, taken: ExitStack) -> bool:
-        """One more try, given back when `taken` is closed. False when too many are under way."""
-        if not self.budget.take():
-            return False
-        taken.callback(self.budget.give)
-        return True
+    def take(self) -> bool:
+        """One more try, to be given back with `give`. False when too many are under way."""
+        return self.budget.take()
+
+    def give(self, tries: int) -> None:
+        """So many tries of a request are over."""
+        for _ in range(tries):
+            self.budget.give()
 
     def elsewhere(self, request: Request, failed: LegFailed, roster: Roster) -> Request:
         """The same request for other workers of this roster than the one that failed, and than those that

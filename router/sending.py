@@ -96,8 +96,7 @@ class LegSettings:
     expose: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Outgoing:
+class Outgoing(msgspec.Struct, frozen=True):
     """What one leg sends.
 
     Attributes:

@@ -8,7 +8,6 @@ leads to is `core.retry`. Legs that run at the same time are in `together`.
 from __future__ import annotations
 
 import math
-from contextlib import ExitStack
 from dataclasses import dataclass
 
 from msgspec import structs
@@ -70,7 +69,7 @@ class _Course:
     """What the attempts of one request share.
 
     Attributes:
-        taken: of the budget of tries that all requests share; given back when it is closed.
+        taken: tries of the budget that all requests share, to be given back.
         handle_missing: prefills are answered well and bring no handle, again and again.
     """
 
@@ -79,7 +78,7 @@ class _Course:
     responder: Responder
     journey: Journey
     tries: SplitTries
-    taken: ExitStack
+    taken: int = 0
     handle_missing: bool = False
 
 
@@ -121,8 +120,8 @@ class Splits:
         tries = SplitTries(allowed=self._retries.allowed(job))
         journey.model = job.request.model
         failed: LegFailed | None = None
-        with ExitStack() as taken:
-            course = _Course(job, topology, responder, journey, tries, taken)
+        course = _Course(job, topology, responder, journey, tries)
+        try:
             while not self._goes_whole(course, failed):
                 try:
                     result = await self._once(course)
@@ -135,7 +134,15 @@ class Splits:
                 leg, failed = result
                 journey.leg_failed(leg.value, failed.failure)
                 self._prepare(course, leg, failed)
+        finally:
+            self._retries.give(course.taken)
         return False
+
+    def _take(self, course: _Course) -> bool:
+        """Whether there may be one more try."""
+        taken = self._retries.take()
+        course.taken += taken
+        return taken
 
     def _goes_whole(self, course: _Course, failed: LegFailed | None) -> bool:
         """Whether it is served whole from here on. Raises when nobody may do that."""
@@ -165,7 +172,7 @@ class Splits:
             raise failed
         if failure is Failure.NO_HANDLE and (again is Again.GIVE_UP or not others):
             course.handle_missing = True  # nobody has one for it: that is the way of these engines
-        elif again is Again.GIVE_UP or not self._retries.take(course.taken):
+        elif again is Again.GIVE_UP or not self._take(course):
             raise failed
         course.journey.tried_again(failure, prefilled=again is Again.NEW_PREFILL)
         # A pair that failed rests anyway, so the only worker there is on a side need not be avoided as well.
@@ -256,7 +263,7 @@ class Splits:
                     return Leg.DECODE, failed
                 held.hand_back(failed.outcome, failed.reason)
             again = course.tries.after(Leg.DECODE, Failure.NEVER_SENT)
-            if again is Again.GIVE_UP or not self._retries.take(course.taken):
+            if again is Again.GIVE_UP or not self._take(course):
                 return Leg.DECODE, failed
             journey.returned()
             avoid = request.avoid | {failed.worker}

@@ -7,6 +7,7 @@ gets the answer of the decode leg.
 from __future__ import annotations
 
 import asyncio
+import logging
 
 from router.admission import Job
 from router.api.responder import Responder
@@ -22,6 +23,8 @@ from router.peers import Peers
 from router.prefill_leg import PrefillLegs
 from router.sending import NOT_TAKEN, LegFailed, Outgoing, as_failure
 from router.topology import Topology
+
+log = logging.getLogger("pointsman.split")
 
 Failed = tuple[Leg, LegFailed]
 _Leg = asyncio.Task[Failed | None]
@@ -136,7 +139,12 @@ class Together:
 
 
 async def _end(*tasks: _Leg) -> None:
-    """Cancels what still runs and waits until its sockets are closed."""
+    """Cancels what still runs and waits until its sockets are closed.
+
+    What the decode leg raised reaches the client; a bug in the leg beside it would reach nobody.
+    """
     for task in tasks:
         task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+    prefill, *_ = await asyncio.gather(*tasks, return_exceptions=True)
+    if isinstance(prefill, Exception):
+        log.error("a prefill leg met a bug in the router", exc_info=prefill)

@@ -5,7 +5,7 @@ Separate from the fleet, which knows addresses, and from the life of a request, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from msgspec import structs
@@ -46,7 +46,10 @@ class Topology:
     ) -> Whole | Refusal | None:
         """Whether a request is served whole, and where; None splits it."""
         self.partners.now = self.now()
-        prefills = self.prefill.pool.candidates(structs.replace(request, split=False, pinned=None))
+        plain = request
+        if request.split or request.pinned is not None:
+            plain = structs.replace(request, split=False, pinned=None)
+        prefills = self.prefill.pool.candidates(plain)
         decodes = self.decode.pool.roster.ready(request.model)
         connector = self.connector
         facts = SplitFacts(
@@ -59,7 +62,7 @@ class Topology:
             handle_missing=handle_missing,
             prefill_ready=bool(prefills),
             decode_ready=bool(decodes),
-            producer_ready=bool(prefills) and self._producer_ready(request),
+            producer_ready=bool(prefills) and self._producer_ready(request.model, prefills),
             may_do_both=any(worker.does_both for worker in decodes),
             sequences_on_handle=connector.sequences_on_handle,
             prefill_takes_whole=connector.decode_takes_whole,
@@ -67,14 +70,14 @@ class Topology:
         )
         return self.rule.decide(facts)
 
-    def _producer_ready(self, request: Request) -> bool:
+    def _producer_ready(self, model: str, prefills: Sequence[Worker]) -> bool:
         """Whether some prefill worker could hand KV over now. Where decode workers may serve what cannot be
         handed over to them, they do so while every pair rests; elsewhere the last pair is tried however often
         it fails."""
         whole_instead = self.rule.fallback is Fallback.AGGREGATED and self.connector.decode_takes_whole
-        if whole_instead and self.partners.all_aside(request.model):
+        if whole_instead and self.partners.all_aside(model):
             return False
-        return bool(self.prefill.pool.candidates(structs.replace(request, split=True, pinned=None)))
+        return bool(self.partners.producers(prefills, model))
 
     def _place_of(self, pinned: str | None) -> Where | None:
         if pinned is None:

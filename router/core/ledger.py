@@ -114,9 +114,26 @@ class Ledger:
         if worker.health.state is State.SUSPECT:
             self._roster.show_progress(worker, now)
 
+    def presume(self, now: float) -> None:
+        """Takes transfers for done that must be by now, of answers that show nothing before their end."""
+        partners, other = self.partners, self.other
+        if partners is None or other is None:
+            return
+        since = now - partners.presumed_s
+        for lease in self.leases:
+            if not lease.transferring or lease.request.stream or lease.granted > since:
+                continue
+            worker = self._holder(lease)
+            if worker is not None:
+                worker.mirror.transferred(lease)
+                if lease.prefill is not None:
+                    other.settle(lease.prefill, Outcome.OK, now)
+
     def _arrived(self, lease: Lease, worker: Worker, now: float) -> None:
         """The first output proves the hand-over: the producer is done with it."""
         worker.mirror.transferred(lease)
+        if self.partners is not None and lease.request.stream:
+            self.partners.timed(now - lease.granted)
         self._chooser.started(lease, now)
         if self.partners is not None and self.other is not None and lease.prefill is not None:
             self.partners.now = now

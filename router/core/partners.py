@@ -15,12 +15,18 @@ from router.core.prefill_budget import PrefillBudget
 from router.core.roster import Roster
 from router.core.worker import Worker
 
+_WEIGHT = 0.1
+_TIMES = 3
+_PRESUMED_S = 1.0
+_SHORTEST_S, _LONGEST_S = 0.25, 10.0
+
 
 class Partners:
     """Reads both rosters; owns the back-offs of pairs and the budgets of producers.
 
     State: `pairs`, `budget`, `now` (the time by which they are judged; the pools move it before they ask),
-    and one cached answer per model, valid as long as both sides' ready workers are the very same tuples.
+    the mean time of a transfer, and one cached answer per model, valid as long as both sides' ready workers
+    are the very same tuples.
     """
 
     def __init__(
@@ -31,6 +37,7 @@ class Partners:
         self.budget = budget
         self.pairs = pairs if pairs is not None else Pairs()
         self.now = 0.0
+        self._transfer_s: float | None = None
         self._matched: dict[str, tuple[tuple[Worker, ...], tuple[Worker, ...], frozenset[str]]] = {}
 
     def matched(self, model: str) -> frozenset[str]:
@@ -111,6 +118,19 @@ class Partners:
         """KV has come from the prefill worker of this lease to the worker of this lease."""
         if lease.prefill is not None:
             self.pairs.succeeded(_end_of(lease.prefill), _end_of(lease), self.now)
+
+    def timed(self, seconds: float) -> None:
+        """A transfer whose end was seen took so long, the queue of the decode engine included."""
+        before = self._transfer_s
+        self._transfer_s = seconds if before is None else before + _WEIGHT * (seconds - before)
+
+    @property
+    def presumed_s(self) -> float:
+        """When a transfer whose end cannot be seen is taken for done: three times what others took. An answer
+        that is not streamed shows nothing before its last token, long after its KV has come."""
+        if self._transfer_s is None:
+            return _PRESUMED_S
+        return min(max(_TIMES * self._transfer_s, _SHORTEST_S), _LONGEST_S)
 
     def failed(self, lease: Lease) -> Blame:
         """KV has not come; whose fault it must be."""

@@ -57,8 +57,8 @@ class Placement:
     ) -> Iterator[Placed]:
         """Choices for requests as they wait. Each must be charged before the next is asked for.
 
-        Room only shrinks meanwhile, so a request is held only against those workers that had room for the last
-        one of its kind: a long queue costs little while all are full.
+        Room only shrinks meanwhile, so a request is held only against those workers that had room for the
+        last one of its kind: a long queue costs little while all are full.
         """
         left: dict[Hashable, Sequence[Worker]] = {}
         eligible = self.eligible

@@ -337,6 +337,7 @@ class Pool:
         self.chooser.sweep(now)
         if self.partners is not None:
             self.partners.budget.sweep(now)
+            self.ledger.presume(now)
         failed: list[tuple[str, RouterError]] = []
         for waiting in list(self._queue):
             error = self._overdue(waiting, now)

@@ -10,6 +10,8 @@ import enum
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import msgspec
+
 from router.core.errors import BadRequest, NoWorker, RouterError
 
 _RETRY_AFTER_S = 5.0
@@ -65,8 +67,7 @@ class Fallback(enum.Enum):
     """It is refused: decode workers never prefill what was meant for others."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SplitFacts:
+class SplitFacts(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What the rules look at: the request, its connector, and who is there for its model.
 
     Attributes:

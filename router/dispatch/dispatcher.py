@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 from types import TracebackType
 
+from router.core.answer import Usage
 from router.core.errors import ConnectFailed, DeadlineExceeded, InternalError, RouterError, UpstreamError
 from router.core.lease import Lease, Outcome
 from router.core.pool import Pool
@@ -33,6 +34,11 @@ class Held:
         self.lease = lease
         self.outcome: Outcome | None = None
         self.reason = ""
+
+    @property
+    def policy_name(self) -> str:
+        """Whose choice it was."""
+        return self._dispatcher.pool.policy_name
 
     def settle(self, outcome: Outcome, reason: str = "") -> None:
         """Says how it ended; the account is settled when the block is left."""
@@ -65,6 +71,10 @@ class Held:
     ) -> None:
         """Reports an event of the stream; see `Pool.progress`."""
         self._dispatcher.progress(self.lease, generated_tokens, prompt_tokens, cached_tokens)
+
+    def report(self, usage: Usage) -> None:
+        """The engine told its usage, which may be after it gave its slot back."""
+        self._dispatcher.pool.chooser.reported(self.lease, usage)
 
 
 def outcome_of(error: BaseException | None) -> Outcome:

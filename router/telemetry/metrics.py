@@ -96,13 +96,8 @@ class Metrics:
 
     def handover(self, model: str) -> HandoverSeries:
         """The series that count the hand-overs of a model."""
-        name = model if self._is_model(model) else OVERFLOW
-        found = self._handovers.get(name)
-        if found is None:
-            if len(self._handovers) >= self._max_request_series:
-                name = OVERFLOW
-            found = self._handovers[name] = HandoverSeries(self._families, name)
-        return found
+        found = self._handovers.get(model)
+        return self._new_handover(model) if found is None else found
 
     def leg_cancelled(self, leg: str, reason: str) -> None:
         self._families.legs_cancelled.series(leg, reason).add()
@@ -138,6 +133,14 @@ class Metrics:
         for name in self._workers.keys() - names:
             del self._workers[name]
         self._families.retain_workers(names)
+
+    def _new_handover(self, model: str) -> HandoverSeries:
+        if len(self._handovers) >= self._max_request_series or not self._is_model(model):
+            model = OVERFLOW
+        found = self._handovers.get(model)
+        if found is None:
+            found = self._handovers[model] = HandoverSeries(self._families, model)
+        return found
 
     def _new_request(self, api: str, model: str) -> RequestSeries:
         if len(self._requests) >= self._max_request_series or not self._is_model(model):

@@ -159,3 +159,35 @@ def test_a_removed_worker_is_forgotten_on_both_accounts() -> None:
     assert len(made.partners.pairs) == 0
     assert made.partners.budget.stranded() == 0
     assert repr(made.partners).startswith("<Partners <Pairs [0 in trouble]> <PrefillBudget ")
+
+
+def test_a_transfer_whose_end_shows_is_the_measure_of_those_whose_end_does_not() -> None:
+    partners = couple("p", "d").partners
+    assert partners.presumed_s == 1.0
+    partners.timed(0.5)
+    assert partners.presumed_s == 1.5
+    for _ in range(200):
+        partners.timed(0.001)
+    assert partners.presumed_s == 0.25
+    for _ in range(200):
+        partners.timed(60.0)
+    assert partners.presumed_s == 10.0
+
+
+def test_an_answer_that_shows_nothing_before_its_end_does_not_hold_up_others_transfers() -> None:
+    made = couple("p", "d")
+    leases = []
+    for stream in (False, True):
+        request_ = made.prefilled(1.0, stream=stream)
+        lease = made.decode.place_now(request_, 1.0)
+        assert lease is not None
+        leases.append(lease)
+    assert (made.consumer("d").mirror.transfers, made.producer("p").in_flight) == (2, 2)
+    made.decode.expire(1.9)
+    assert made.consumer("d").mirror.transfers == 2
+    made.decode.expire(2.0)
+    assert [lease.transferring for lease in leases] == [False, True]
+    assert (made.consumer("d").mirror.transfers, made.producer("p").in_flight) == (1, 1)
+    for lease in leases:
+        made.decode.release(lease, Outcome.OK, 3.0)
+    assert made.in_flight.used == 0

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from router.core.errors import BadRequest, NoWorker
 from router.core.split_rule import (
@@ -187,7 +188,7 @@ def test_what_is_split_has_a_prefill_worker_and_one_reader_of_its_handle(
 def test_a_worker_that_may_do_both_is_never_a_reason_to_refuse_unless_strict_or_pinned(
     asked: SplitFacts, rule: SplitRule
 ) -> None:
-    able = dataclasses.replace(asked, may_do_both=True, pinned=None)
+    able = structs.replace(asked, may_do_both=True, pinned=None)
     lenient = dataclasses.replace(rule, fallback=Fallback.AGGREGATED)
     assert not isinstance(lenient.decide(able), Refusal)
 
