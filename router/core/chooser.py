@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from router.core.answer import Usage
 from router.core.errors import InternalError
 from router.core.lease import Lease, Outcome
 from router.core.policy import (
@@ -157,6 +158,11 @@ class Chooser:
     def committed(self, request: Request, choice: Choice, now: float) -> None:
         if self._commits is not None:
             self._commits.committed(request, choice, now, retry=request.attempt > 0)
+
+    def reported(self, lease: Lease, usage: Usage) -> None:
+        """An engine told the usage of a lease, settled or not."""
+        if self.prefixes is not None:
+            self.prefixes.reported(lease, usage)
 
     def settled(self, lease: Lease, outcome: Outcome, now: float) -> None:
         if self.prefixes is not None:

@@ -6,9 +6,11 @@ nothing of it: a pool has prefixes only while its policy wants them.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from typing import Protocol, runtime_checkable
 
+from router.core.answer import Usage
 from router.core.health import State
 from router.core.lease import Lease, Outcome
 from router.core.prefix_holder import Claim
@@ -18,6 +20,8 @@ from router.core.prefix_portion import Portion
 from router.core.prefix_settings import PrefixSettings
 from router.core.request import Request
 from router.core.worker import Worker, WorkerView
+
+_MAX_UNREPORTED = 1_024
 
 
 class Prefixes(Protocol):
@@ -49,15 +53,17 @@ class Binds(Protocol):
 class PoolPrefixes:
     """The prefixes of one pool. Pool and ledger tell it of members and leases, and nobody else.
 
-    State: the index, a claim per lease that is held, and what was last answered. One decision asks about one
-    request many times (its policy, a shadow, the charge that follows), and the prompt is walked once.
+    State: the index, a claim per lease that is held, the claims of the last leases whose usage is still to
+    come, and what was last answered. One decision asks about one request many times (its policy, a shadow,
+    the charge that follows), and the prompt is walked once.
     """
 
-    __slots__ = ("_claims", "_match", "_portion", "_request", "index")
+    __slots__ = ("_claims", "_match", "_portion", "_request", "_unreported", "index")
 
     def __init__(self, settings: PrefixSettings | None = None) -> None:
         self.index = PrefixIndex(settings)
         self._claims: dict[Lease, Claim] = {}
+        self._unreported: OrderedDict[Lease, Claim] = OrderedDict()
         self._request: Request | None = None
         self._match: Match | None = None
         self._portion: Portion | None = None
@@ -147,9 +153,21 @@ class PoolPrefixes:
         else:
             self.index.withdraw(claim)
         # To an engine, KV that came from another worker is cached, too.
-        if lease.prompt_known and lease.prefill is None:
-            self.index.report(claim, lease.prompt_tokens, lease.cached_tokens)
+        if lease.prefill is None:
+            if lease.prompt_known:
+                self.index.report(claim, lease.prompt_tokens, lease.cached_tokens)
+            elif lease.outcome is Outcome.OK:
+                self._unreported[lease] = claim
+                if len(self._unreported) > _MAX_UNREPORTED:
+                    self._unreported.popitem(last=False)
         self.changed()
+
+    def reported(self, lease: Lease, usage: Usage) -> None:
+        """The usage of a stream came after its last token, when its lease was settled already."""
+        claim = self._unreported.pop(lease, None)
+        if claim is not None and usage.prompt_tokens is not None:
+            self.index.report(claim, usage.prompt_tokens, usage.cached_tokens)
+            self.changed()
 
     def sweep(self, workers: Iterable[Worker], now: float) -> None:
         """Upkeep, to be called again and again: who is still there, and the bounds of the index."""
@@ -168,6 +186,7 @@ class PoolPrefixes:
         for name in self.index.workers:
             self.left(name)
         self._claims.clear()
+        self._unreported.clear()
         while self.index.sweep(0.0):
             pass
 

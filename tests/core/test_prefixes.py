@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from msgspec import structs
 
+from router.core.answer import Usage
 from router.core.health import Sign
 from router.core.lease import Lease, Outcome
 from router.core.prefix_index import PrefixIndex, Prompt
@@ -200,6 +201,28 @@ def test_without_counts_or_with_kv_of_another_worker_nothing_is_learned_of_the_c
     holder = scene.prefixes.index.holder("a")
     assert holder is not None
     assert holder.beliefs.samples == 0
+
+
+def test_the_usage_of_a_stream_is_learned_once_though_it_comes_after_the_end(scene: Scene) -> None:
+    scene.settle(scene.charge(request(), scene.a))
+    held = scene.charge(request(sequence=1), scene.a)
+    scene.prefixes.reported(held, Usage(prompt_tokens=200, cached_tokens=150))  # it will be told at the end
+    scene.settle(held)
+    for _ in range(2):
+        scene.prefixes.reported(held, Usage(prompt_tokens=200, cached_tokens=150))
+    holder = scene.prefixes.index.holder("a")
+    assert holder is not None
+    assert holder.beliefs.samples == 1
+
+
+def test_streams_whose_usage_never_comes_are_forgotten(scene: Scene) -> None:
+    first = scene.charge(request(), scene.a)
+    scene.settle(first)
+    for number in range(1_024):
+        scene.settle(scene.charge(request(sequence=number), scene.a))
+    scene.prefixes.reported(first, Usage(prompt_tokens=200, cached_tokens=0))
+    scene.prefixes.reported(first, Usage())
+    assert len(scene.prefixes._unreported) == 1_024
 
 
 def test_a_worker_to_which_the_kv_never_came_holds_nothing(scene: Scene) -> None:
