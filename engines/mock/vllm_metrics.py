@@ -148,7 +148,7 @@ class _Table:
             ("device", "host", "p2p", "disk", "external_unspecified"), _NOTHING
         )
         tiers["device"] = lambda: counters.prefix_hits_tokens
-        tiers["external_unspecified"] = lambda: counters.external_hits_tokens
+        tiers["p2p"] = lambda: counters.external_hits_tokens
         yield self._counter_by(
             "prompt_tokens_cached_by_source", "Cached prompt tokens by tier, at admission.", "source", tiers
         )

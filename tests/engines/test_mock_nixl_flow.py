@@ -125,7 +125,7 @@ def test_what_the_decode_engine_counts_is_what_was_recorded() -> None:
             'prompt_tokens_by_source_total{source="local_compute"}': 0.0,
             'prompt_tokens_by_source_total{source="local_cache_hit"}': 0.0,
             "prompt_tokens_cached_total": 110.0,
-            'prompt_tokens_cached_by_source_total{source="external_unspecified"}': 110.0,
+            'prompt_tokens_cached_by_source_total{source="p2p"}': 110.0,
             "request_prefill_kv_computed_tokens_sum": 110.0,
         }
         assert {name: counted[name] for name in expected} == expected
