@@ -224,7 +224,7 @@ class Legs:
             prefill = leg.held.lease.prefill
             if prefill is not None:
                 headers.append((b"x-pointsman-prefill-worker", prefill.worker.encode()))
-            headers.append((b"x-pointsman-policy", leg.job.dispatcher.pool.policy_name.encode()))
+            headers.append((b"x-pointsman-policy", leg.held.policy_name.encode()))
         return headers
 
 

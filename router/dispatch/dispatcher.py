@@ -35,6 +35,11 @@ class Held:
         self.outcome: Outcome | None = None
         self.reason = ""
 
+    @property
+    def policy_name(self) -> str:
+        """Whose choice it was."""
+        return self._dispatcher.pool.policy_name
+
     def settle(self, outcome: Outcome, reason: str = "") -> None:
         """Says how it ended; the account is settled when the block is left."""
         self.outcome, self.reason = outcome, reason
