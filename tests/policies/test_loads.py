@@ -6,9 +6,9 @@ from collections import Counter
 
 import pytest
 
+from router.core.engine_stats import EngineStats
 from router.core.policy import Choice
 from router.core.request import Request
-from router.core.engine_stats import EngineStats
 from router.core.worker import StepModel
 from router.policies.least_work import PRIOR
 from tests.policies.examples import NOW, FrozenWorker, idle, policy, request, worker
