@@ -146,13 +146,21 @@ def real(nixl: Disaggregated) -> Legs:
 def cold(real: Legs, mock: Legs) -> None:
     """Nothing is held and nothing is cached before a test."""
     for legs in (real, mock):
-        until(lambda legs=legs: _idle(legs), LEASE_S + FREED_S, "idle engines")  # type: ignore[misc] # a loop's
+        _until_idle(legs)
         legs.forget_prompts()
 
 
-def _idle(legs: Legs) -> bool:
-    stats = [engine.stats() for engine in (legs.prefill, legs.decode)]
-    return all((one.running, one.waiting, one.kv_usage) == (0, 0, 0.0) for one in stats)
+def _until_idle(legs: Legs) -> None:
+    def idle() -> bool:
+        stats = [engine.stats() for engine in (legs.prefill, legs.decode)]
+        return all((one.running, one.waiting, one.kv_usage) == (0, 0, 0.0) for one in stats)
+
+    until(idle, LEASE_S + FREED_S, "idle engines")
+
+
+def _wake(engine: Engine) -> None:
+    """vLLM's core sleeps while it holds nothing, and hears what it was told when it wakes up."""
+    assert ask(engine.port, "POST", COMPLETIONS, completion([1, 2, 3], max_tokens=2)).status == 200
 
 
 # --- what they answer ---------------------------------------------------------------------------------------
@@ -253,6 +261,9 @@ def _assert_alike(real: Legs, mock: Legs, do: Callable[[Legs], Any]) -> None:
     before = [legs.counters() for legs in (mock, real)]
     done = [do(legs) for legs in (mock, real)]
     assert done[0] == done[1]
+    for legs in (mock, real):
+        _until_idle(legs)  # what nobody has fetched is counted at the end of its lease
+        _wake(legs.prefill)
 
     def gained() -> list[dict[str, float]]:
         after = [legs.counters() for legs in (mock, real)]
@@ -335,6 +346,7 @@ def test_a_client_that_leaves_a_decode_is_counted_as_by_vllm(real: Legs, mock: L
             until(lambda: legs.prefill.stats().kv_usage == 0.0, FREED_S, "the prefill engine to let go")
         until(lambda: legs.decode.stats().running == 0, FREED_S, "an idle engine")
         time.sleep(1.0)
+        _wake(legs.prefill)
         return legs.counters()[late] - before
 
     assert leave(mock) == leave(real)
