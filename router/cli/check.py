@@ -162,7 +162,7 @@ def _pair_report(settings: Settings, pair: Pair) -> Iterator[str]:
     whole = _serves_whole(pool)
     shorter = "shorter ones are served whole by decode workers that may prefill"
     split = f"prompts of {pool.pd_split_min_tokens} tokens and more; {shorter}"
-    refused = pool.fallback == "strict" or not whole
+    refused = pool.fallback == "strict" or not (whole or connector.decode_takes_whole)
     yield f"pair {pair.prefill}, {pair.decode}"
     yield _line("connector", f"{connector.name}, {legs}{held}", 2)
     yield _line("split", split if whole and pool.pd_split_min_tokens else "every prompt", 2)
@@ -173,7 +173,8 @@ def _pair_warnings(settings: Settings, pair: Pair) -> Iterator[str]:
     pool = settings.pools[pair.decode]
     for key in ("pd_split_min_tokens", "fallback"):
         wants_whole = getattr(pool, key) not in (0, "strict")
-        if key in pool.model_fields_set and wants_whole and not _serves_whole(pool):
+        able = _serves_whole(pool) or (key == "fallback" and pair.connector.decode_takes_whole)
+        if key in pool.model_fields_set and wants_whole and not able:
             yield (
                 f"pool {pair.decode} has no worker that may serve whole requests, so {key} changes nothing; "
                 "set may_prefill, or role: both for some workers"

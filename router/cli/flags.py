@@ -178,7 +178,7 @@ _NO_KUBERNETES: Final = (
     "discovery through the Kubernetes API is not in this version; "
     "name a headless Service as dns+http://name:port, or use --workers-file"
 )
-_NO_CACHE_AWARE: Final = "it belongs to the policy cache_aware, which is not in this version"
+_OF_CACHE_AWARE: Final = "write parameters of cache_aware into the file: pools.NAME.policy_params"
 _NO_RANKS: Final = "data-parallel ranks as workers of their own are not in this version"
 _NO_WAIT: Final = "the router starts at once and takes each worker in as soon as it answers"
 _NO_TLS: Final = "TLS towards clients is not in this version; put a proxy that ends it in front"
@@ -224,7 +224,7 @@ REFUSED: Final[Mapping[str, str]] = {
             "--eviction-interval-secs",
             "--max-tree-size",
         ),
-        _NO_CACHE_AWARE,
+        _OF_CACHE_AWARE,
     ),
     **dict.fromkeys(("--intra-node-data-parallel-size", "--dp-aware", "--dp-size"), _NO_RANKS),
     **dict.fromkeys(("--worker-startup-timeout-secs", "--worker-startup-check-interval"), _NO_WAIT),

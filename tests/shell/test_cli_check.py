@@ -166,7 +166,7 @@ def test_a_plain_pair_warns_of_nothing() -> None:
                 "pair p, d",
                 "  connector   nixl, decode after prefill, KV held for 30 s",
                 "  split       every prompt",
-                "  no prefill  requests are refused",
+                "  no prefill  requests are served whole",
             ],
         ),
         (
@@ -216,7 +216,11 @@ def test_the_report_says_what_happens_between_the_pools_of_a_pair(
             {"pd_split_min_tokens": 300},
             "pool d has no worker that may serve whole requests, so pd_split_",
         ),
-        ({}, {"fallback": "aggregated"}, "pool d has no worker that may serve whole requests, so fallback"),
+        (
+            {"connector": "sglang"},
+            {"fallback": "aggregated"},
+            "pool d has no worker that may serve whole requests, so fallback",
+        ),
         ({}, {"barrier_group": "g"}, "pool d has a barrier group but not the slots of each worker"),
         (
             {"connector": "mooncake", "workers": ["http://localhost:1", "http://p:2"]},
