@@ -86,6 +86,6 @@ def test_the_demo_configuration_is_good(programs: Programs) -> None:
     program = programs.pointsman("check", "--config", "config.yaml")
     assert program.exit_code() == 0
     assert program.out.startswith("good: config.yaml\n")
-    assert "least_requests" in program.out
+    assert "least_tokens" in program.out
     assert "warning" not in program.out
     assert program.err == ""
