@@ -161,14 +161,16 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Extras:
-    """What the engine adds to the body of a whole answer.
+    """What the engine adds to an answer.
 
     Attributes:
         cached_tokens: of its prompts; None when details are not enabled.
+        created_cache_tokens: of its prompts, computed here and cached since.
         kv_transfer_params: where the prompt's KV is kept; None when it is not.
     """
 
     cached_tokens: int | None
+    created_cache_tokens: int = 0
     kv_transfer_params: Mapping[str, object] | None = None
 
 

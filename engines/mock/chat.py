@@ -61,12 +61,15 @@ class ChatStream:
         else:
             yield self._full(piece)
 
-    def closing(self, cached_tokens: int, completion_tokens: int) -> Iterator[bytes]:
+    def closing(self, extras: Extras, completion_tokens: int) -> Iterator[bytes]:
         """Yield the usage event, if asked, and `[DONE]`."""
         if self._ask.streaming.include_usage:
             usage = stream_usage(self._ask.prompt_tokens, completion_tokens)
             if self._details:
-                usage["prompt_tokens_details"] = {"cached_tokens": cached_tokens, "created_cache_tokens": 0}
+                usage["prompt_tokens_details"] = {
+                    "cached_tokens": extras.cached_tokens,
+                    "created_cache_tokens": extras.created_cache_tokens,
+                }
             yield self._head + b'],"usage":' + _encode(usage) + self._print() + b"}\n\n"
         yield DONE
 
@@ -139,7 +142,10 @@ def chat_body(ask: Ask, answers: Sequence[Answer], created: int, fingerprint: st
         "service_tier": None,
         "system_fingerprint": fingerprint,
         "usage": final_usage(
-            ask.prompt_tokens, completion_tokens, extras.cached_tokens, created_cache_tokens=0
+            ask.prompt_tokens,
+            completion_tokens,
+            extras.cached_tokens,
+            created_cache_tokens=extras.created_cache_tokens,
         ),
         "prompt_logprobs": None
         if ask.prompt_logprobs is None

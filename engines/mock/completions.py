@@ -59,12 +59,12 @@ class CompletionStream:
         else:
             yield self._full(piece)
 
-    def closing(self, cached_tokens: int, completion_tokens: int) -> Iterator[bytes]:
+    def closing(self, extras: Extras, completion_tokens: int) -> Iterator[bytes]:
         """Yield the usage event, if asked, and `[DONE]`."""
         if self._ask.streaming.include_usage:
             usage = stream_usage(self._ask.prompt_tokens, completion_tokens)
             if self._details:
-                usage["prompt_tokens_details"] = {"cached_tokens": cached_tokens}
+                usage["prompt_tokens_details"] = {"cached_tokens": extras.cached_tokens}
             yield self._head + b'],"usage":' + _encode(usage) + self._print() + b"}\n\n"
         yield DONE
 

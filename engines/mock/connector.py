@@ -72,6 +72,9 @@ class Connector(Protocol):
     def refused(self, params: Mapping[str, object]) -> None:
         """The request that carried these params never reached the engine."""
 
+    def left(self, hand_over: HandOver) -> None:
+        """The client left before its answer, which was not streamed, was whole."""
+
     def queued(self, job_id: str, hand_over: HandOver) -> None:
         """A job whose KV is elsewhere has entered the engine's queue."""
 

@@ -32,6 +32,7 @@ class Generation:
         self.ask = ask
         self.sequences = tuple(sequences)
         self.cached_tokens = 0
+        self.created_cache_tokens = 0
         self.kv_transfer_params: Json | None = None
         self.silent = False
         self._abort = abort

@@ -226,7 +226,9 @@ class Incarnation:
                 sequence.garble()
             piece = sequence.feed(output.token_ids, output.finish_reason)
             if output.since_last_s is None and sequence.index % generation.ask.n == 0:
+                block_size = self.engine.config.block_size
                 generation.cached_tokens += output.timing.reported_cached_tokens
+                generation.created_cache_tokens += output.timing.created_cache_tokens(block_size)
             if self._answers_later(generation, piece, output):
                 continue
             generation.deliver(piece)

@@ -158,11 +158,11 @@ class MessagesStream:
         if piece.finish_reason is not None:
             self._reason, self._sequence = stop_reason(self._ask.tool, piece.finish_reason, piece.stop_reason)
 
-    def closing(self, cached_tokens: int, completion_tokens: int) -> Iterator[bytes]:
+    def closing(self, extras: Extras, completion_tokens: int) -> Iterator[bytes]:
         """Yield the ends of block and message."""
         yield _event("content_block_stop", {"index": 0})
         delta = {"stop_reason": self._reason, "stop_sequence": self._sequence}
-        usage = _usage(self._ask, cached_tokens, completion_tokens)
+        usage = _usage(self._ask, extras, completion_tokens)
         yield _event("message_delta", {"delta": delta, "usage": usage})
         yield _event("message_stop", {})
 
@@ -186,7 +186,7 @@ def messages_body(ask: Ask, answers: Sequence[Answer], extras: Extras) -> bytes:
     }
     if sequence is not None:
         body["stop_sequence"] = sequence
-    body["usage"] = _usage(ask, extras.cached_tokens or 0, len(answer.token_ids))
+    body["usage"] = _usage(ask, extras, len(answer.token_ids))
     if extras.kv_transfer_params is not None:
         body["kv_transfer_params"] = extras.kv_transfer_params
     return _encode(body)
@@ -203,12 +203,15 @@ def stop_reason(
     return _STOP_REASONS.get(finish_reason), None
 
 
-def _usage(ask: Ask, cached_tokens: int, completion_tokens: int) -> dict[str, int]:
+def _usage(ask: Ask, extras: Extras, completion_tokens: int) -> dict[str, int]:
+    """Anthropic's input tokens are those neither found in the cache nor put into it."""
+    cached = extras.cached_tokens
+    created = 0 if cached is None else extras.created_cache_tokens
     return {
-        "input_tokens": ask.prompt_tokens,
+        "input_tokens": max(0, ask.prompt_tokens - (cached or 0) - created),
         "output_tokens": completion_tokens,
-        "cache_creation_input_tokens": 0,
-        "cache_read_input_tokens": cached_tokens,
+        "cache_creation_input_tokens": created,
+        "cache_read_input_tokens": cached or 0,
     }
 
 

@@ -52,6 +52,7 @@ class NixlConnector:
         self._errands = Errands(mount.died)
         self._peers = NixlPeers(mount, self.account, self._errands)
         self._queued: dict[str, Handle] = {}
+        self._reads: dict[str, asyncio.Event] = {}
         self._beats: dict[str, Handle] = {}
         self._last_beat_s: float | None = None
 
@@ -77,6 +78,19 @@ class NixlConnector:
         handle = Handle.of(params)
         if handle is not None:
             self._errands.run(self._pull(_TELL, handle))
+
+    def left(self, hand_over: HandOver) -> None:
+        """Tell the prefill engine once more; what it no longer keeps, it counts as read late."""
+        handle = hand_over.handle
+        if isinstance(handle, Handle):
+            self._errands.run(self._tell_again(handle))
+
+    async def _tell_again(self, handle: Handle) -> None:
+        # A read that is under way tells first: whatever it reads is kept until then.
+        reading = self._reads.get(handle.request_id)
+        if reading is not None:
+            await reading.wait()
+        await self._pull(_TELL, handle)
 
     # --- the prefill side -----------------------------------------------------------------------------
 
@@ -188,11 +202,15 @@ class NixlConnector:
             self._mount.died()
             raise PeerLost
         duration_s = self._duration_s(fetch.blocks)
+        ended = self._reads[handle.request_id] = asyncio.Event()
         try:
             content = await self._read(handle, blocks, duration_s)
         except PeerLost:
             self.account.failed_transfers += 1
             raise
+        finally:
+            self._reads.pop(handle.request_id, None)
+            ended.set()
         size_bytes = fetch.blocks * self._mount.hardware.link.block_bytes
         layers = MODELS[self._mount.settings.model].layers
         self.account.transferred(duration_s, size_bytes, layers * runs_of(blocks))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator, Mapping
 
+from engines.mock.ask import HandOver
 from engines.mock.connector import Errands, Mount
 from engines.mock.exposition import Family
 from engines.mock.fields import Json
@@ -58,6 +59,9 @@ class PushedKv:
 
     def refused(self, params: Mapping[str, object]) -> None:
         """Nobody is told of a request that never reached the engine."""
+
+    def left(self, hand_over: HandOver) -> None:
+        """Nobody is told of a client that left, beside what its job tells."""
 
     def start(self, fetch: Fetch) -> None:
         """The engine wants KV, or wants it to be known that it does not."""

@@ -128,7 +128,7 @@ class ResponsesApi:
         output = (
             _message(ask, answer.text, status="completed") if ask.tool is None else _call(ask, answer.text)
         )
-        usage = _usage(ask.prompt_tokens, extras.cached_tokens or 0, len(answer.token_ids))
+        usage = _usage(ask.prompt_tokens, extras, len(answer.token_ids))
         whole = response(ask, created, answer.finish_reason, [output], usage)
         whole["kv_transfer_params"] = extras.kv_transfer_params
         body = _encode(whole)
@@ -201,7 +201,7 @@ class ResponsesStream:
         else:
             yield self._event("response.function_call_arguments.delta", {**self._item(), "delta": piece.text})
 
-    def closing(self, cached_tokens: int, completion_tokens: int) -> Iterator[bytes]:
+    def closing(self, extras: Extras, completion_tokens: int) -> Iterator[bytes]:
         """Yield the ends of part, item and response."""
         ask = self._ask
         if ask.tool is None:
@@ -219,7 +219,7 @@ class ResponsesStream:
                 {**self._item(), "arguments": self._text, "name": ask.tool.name},
             )
         yield self._event("response.output_item.done", {"item": item, "output_index": 0})
-        usage = _usage(ask.prompt_tokens, cached_tokens, completion_tokens)
+        usage = _usage(ask.prompt_tokens, extras, completion_tokens)
         whole = response(ask, self._created, self._reason, [item], usage)
         self._api.keep(ask, _encode(whole), self._text)
         yield self._event("response.completed", {"response": whole})
@@ -303,12 +303,12 @@ def _call(ask: Ask, arguments: str) -> Json:
     }
 
 
-def _usage(input_tokens: int, cached_tokens: int, output_tokens: int) -> Json:
+def _usage(input_tokens: int, extras: Extras, output_tokens: int) -> Json:
     return {
         "input_tokens": input_tokens,
         "input_tokens_details": {
-            "cached_tokens": cached_tokens,
-            "cache_write_tokens": 0,
+            "cached_tokens": extras.cached_tokens or 0,
+            "cache_write_tokens": extras.created_cache_tokens,
             "input_tokens_per_turn": [],
             "cached_tokens_per_turn": [],
         },

@@ -32,7 +32,7 @@ class StreamEncoder(Protocol):
     def piece(self, piece: Piece) -> Iterator[bytes]:
         """Yield the events of one piece."""
 
-    def closing(self, cached_tokens: int, completion_tokens: int) -> Iterator[bytes]:
+    def closing(self, extras: Extras, completion_tokens: int) -> Iterator[bytes]:
         """Yield what follows the last piece."""
 
 
@@ -47,6 +47,7 @@ class Api:
         error_body, error_event: a refusal before and after the head of the answer.
         error_end: what follows an error event.
         keep_alive: whether silence is filled with comments.
+        reuses_prompt_ids: whether the ids of a rendered prompt may come with its KV (chat and its like).
         eager_opening: the opening does not wait for the engine's first output.
     """
 
@@ -58,6 +59,7 @@ class Api:
     error_end: bytes = b""
     keep_alive: bool = True
     eager_opening: bool = False
+    reuses_prompt_ids: bool = True
 
 
 async def serve(request: Request, process: EngineProcess, api: Api) -> None:
@@ -116,7 +118,7 @@ def read_ask(request: Request, process: EngineProcess, api: Api, fields: Fields,
     if process.settings.dialect == "vllm" and kills_engine(fields):
         process.engine_death()
         raise engine_dead()
-    ask = _with_hand_over(ask, fields, process)
+    ask = _with_hand_over(ask, fields, process, api)
     priority = request.header("x-vllm-priority")
     if priority is not None and priority.lstrip("-").isdecimal():
         ask = replace(ask, priority=int(priority))
@@ -126,7 +128,7 @@ def read_ask(request: Request, process: EngineProcess, api: Api, fields: Fields,
     return ask
 
 
-def _with_hand_over(ask: Ask, fields: Fields, process: EngineProcess) -> Ask:
+def _with_hand_over(ask: Ask, fields: Fields, process: EngineProcess, api: Api) -> Ask:
     """Add what a request says of KV on other engines, where a connector listens."""
     if process.settings.dialect != "vllm":
         return ask
@@ -136,10 +138,12 @@ def _with_hand_over(ask: Ask, fields: Fields, process: EngineProcess) -> Ask:
     if connector.kills(params.values):
         process.engine_death()
         raise engine_dead()
+    if not api.reuses_prompt_ids or has_media(ask.prompts[0]):
+        # Not even looked at, as in vLLM.
+        params = Fields({name: value for name, value in params.values.items() if name != "prompt_token_ids"})
     hand_over = connector.read(params)
-    prompt = hand_over.prompt_token_ids
-    if prompt is not None and len(ask.prompts) == 1 and not ask.echo_prompt and not has_media(ask.prompts[0]):
-        ask = replace(ask, prompts=(prompt,))
+    if hand_over.prompt_token_ids is not None:
+        ask = replace(ask, prompts=(hand_over.prompt_token_ids,))
     return replace(ask, hand_over=hand_over)
 
 
@@ -203,7 +207,7 @@ async def _events(
                 late_text.delay(piece)
             for data in encoder.piece(piece):
                 await event(data)
-    for data in encoder.closing(generation.cached_tokens, generation.completion_tokens):
+    for data in encoder.closing(_extras(generation), generation.completion_tokens):
         await event(data)
 
 
@@ -214,14 +218,28 @@ async def _whole(request: Request, process: EngineProcess, api: Api, generation:
         await request.answer(refusal.status, api.error_body(refusal))
         return
     except ClientGone:
+        _leave(process, generation)
         return
     except ConnectionResetError:
         await request.sever(hard=True)
     _add_load(request, process)
-    cached = generation.cached_tokens if process.settings.enable_prompt_tokens_details else None
-    extras = Extras(cached, generation.kv_transfer_params)
+    extras = _extras(generation)
+    if not process.settings.enable_prompt_tokens_details:
+        extras = replace(extras, cached_tokens=None)
     body = api.body(generation.ask, answers, int(process.unix_now()), process.fingerprint, extras)
     await request.answer(200, body)
+
+
+def _extras(generation: Generation) -> Extras:
+    return Extras(generation.cached_tokens, generation.created_cache_tokens, generation.kv_transfer_params)
+
+
+def _leave(process: EngineProcess, generation: Generation) -> None:
+    """vLLM takes an answer that its client did not wait for, and that was to be whole, for one that never
+    reached the engine: the prefill engine is told so, beside what the aborted job tells it."""
+    hand_over = generation.ask.hand_over
+    if process.up and process.connector is not None and hand_over is not None:
+        process.connector.left(hand_over)
 
 
 def _add_load(request: Request, process: EngineProcess) -> None:

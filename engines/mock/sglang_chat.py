@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from engines.mock.ask import Answer, Ask, Piece
+from engines.mock.ask import Answer, Ask, Extras, Piece
 from engines.mock.chat import DONE, finish_reason, tool_call_id
 from engines.mock.logprobs import chat_logprobs, completion_logprobs
 
@@ -46,7 +46,7 @@ class SglangChatStream:
         if piece.finish_reason is not None:
             self._finished.append(piece)
 
-    def closing(self, cached_tokens: int, completion_tokens: int) -> Iterator[bytes]:
+    def closing(self, extras: Extras, completion_tokens: int) -> Iterator[bytes]:
         """Yield one finish event per answer, the usage event, if asked, and `[DONE]`."""
         for piece in sorted(self._finished, key=lambda piece: piece.index):
             choice = {
@@ -58,7 +58,7 @@ class SglangChatStream:
             }
             yield self._head + _encode(choice) + b'],"usage":null}\n\n'
         if self._ask.streaming.include_usage:
-            usage = sglang_usage(self._ask.prompt_tokens, completion_tokens, cached_tokens)
+            usage = sglang_usage(self._ask.prompt_tokens, completion_tokens, extras.cached_tokens)
             yield self._head + b'],"usage":' + _encode(usage) + b"}\n\n"
         yield DONE
 
@@ -130,10 +130,10 @@ class SglangCompletionStream:
             usage = _encode(sglang_usage(len(prompt), self._counts[index], None))
         yield self._head + _encode(choice) + b'],"usage":' + usage + b"}\n\n"
 
-    def closing(self, cached_tokens: int, completion_tokens: int) -> Iterator[bytes]:
+    def closing(self, extras: Extras, completion_tokens: int) -> Iterator[bytes]:
         """Yield the usage event, if asked, and `[DONE]`."""
         if self._ask.streaming.include_usage:
-            usage = sglang_usage(self._ask.prompt_tokens, completion_tokens, cached_tokens)
+            usage = sglang_usage(self._ask.prompt_tokens, completion_tokens, extras.cached_tokens)
             yield self._head + b'],"usage":' + _encode(usage) + b"}\n\n"
         yield DONE
 

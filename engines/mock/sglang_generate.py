@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import msgspec
 
-from engines.mock.ask import Answer, Ask, Piece
+from engines.mock.ask import Answer, Ask, Extras, Piece
 from engines.mock.chat import DONE
 from engines.mock.errors import bad_request
 from engines.mock.fields import Fields, is_token_ids
@@ -87,7 +87,7 @@ class GenerateStream:
             shown["index"] = piece.index
         yield b"data: " + _encode(shown) + b"\n\n"
 
-    def closing(self, cached_tokens: int, completion_tokens: int) -> Iterator[bytes]:
+    def closing(self, extras: Extras, completion_tokens: int) -> Iterator[bytes]:
         """Yield `[DONE]`."""
         yield DONE
 

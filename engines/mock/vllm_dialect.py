@@ -180,6 +180,7 @@ COMPLETIONS = Api(
     error_body=body_vllm,
     error_event=event_vllm,
     error_end=DONE,
+    reuses_prompt_ids=False,
 )
 MESSAGES = Api(
     ask=messages_ask,

@@ -186,6 +186,11 @@ class Timing:
             return self.remote_cached_tokens
         return self.cached_tokens + self.external_tokens
 
+    def created_cache_tokens(self, block_size: int) -> int:
+        """Prompt tokens computed here and put into the prefix cache: whole blocks, as vLLM counts them."""
+        whole = self.prompt_tokens // block_size * block_size
+        return max(0, whole - self.cached_tokens - self.external_tokens)
+
 
 @dataclass(slots=True)
 class Output:

@@ -249,6 +249,22 @@ def test_a_repeated_prompt_is_reported_as_cached() -> None:
     run(main())
 
 
+def test_whole_blocks_of_a_new_prompt_are_reported_as_created() -> None:
+    streamed_ask = {"stream": True, "stream_options": {"include_usage": True}}
+
+    async def main() -> None:
+        async with stage() as act:
+            for salt, fields in (("a", {}), ("b", streamed_ask)):
+                for cached, created in ((0, 496), (496, 0)):
+                    long = {"messages": [{"role": "user", "content": "word " * 400}], "cache_salt": salt}
+                    reply = await act.ask("/v1/chat/completions", {**long, "max_tokens": 2, **fields})
+                    usage = (reply.data()[-1] if fields else reply.json())["usage"]
+                    details = usage["prompt_tokens_details"]
+                    assert (details["cached_tokens"], details["created_cache_tokens"]) == (cached, created)
+
+    run(main())
+
+
 def test_a_salt_separates_the_cache() -> None:
     long = {"messages": [{"role": "user", "content": "word " * 400}], "max_tokens": 2}
 

@@ -28,6 +28,12 @@ def ask(path: str = "/v1/messages", **fields: Any) -> Reply:
     return run(main())
 
 
+def prompt_tokens(usage: dict[str, int]) -> int:
+    """All of the prompt, cached or not."""
+    names = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
+    return sum(usage[name] for name in names)
+
+
 def shape(event: bytes) -> bytes:
     data = re.sub(rb'"(id|model|text)":"(?:[^"\\]|\\.)+"', rb'"\1":"*"', event)
     return re.sub(rb":[0-9.]+(?=[,}])", b":0", data)
@@ -48,15 +54,36 @@ def test_a_body_has_the_recorded_keys_in_the_recorded_order() -> None:
 
 
 def test_the_system_prompt_is_part_of_the_prompt() -> None:
-    plain = ask().json()["usage"]["input_tokens"]
-    assert ask(system="be brief").json()["usage"]["input_tokens"] > plain
+    plain, brief = ask().json()["usage"], ask(system="be brief").json()["usage"]
+    assert prompt_tokens(brief) > prompt_tokens(plain)
     blocks = ask(system=[{"type": "text", "text": "be brief"}])
-    assert blocks.json()["usage"]["input_tokens"] == ask(system="be brief").json()["usage"]["input_tokens"]
+    assert blocks.json()["usage"] == brief
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_input_tokens_are_neither_read_from_the_cache_nor_written_to_it(stream: bool) -> None:
+    async def main() -> None:
+        async with stage() as act:
+            body = {
+                "messages": [{"role": "user", "content": "word " * 400}],
+                "max_tokens": 2,
+                "stream": stream,
+            }
+            for created, read in ((496, 0), (0, 496)):
+                reply = await act.ask("/v1/messages", body)
+                usage = (reply.data()[-2] if stream else reply.json())["usage"]
+                assert (usage["cache_creation_input_tokens"], usage["cache_read_input_tokens"]) == (
+                    created,
+                    read,
+                )
+                assert usage["input_tokens"] == 10
+
+    run(main())
 
 
 def test_count_tokens_says_what_the_answer_will_say() -> None:
     counted = ask("/v1/messages/count_tokens").json()
-    tokens = ask().json()["usage"]["input_tokens"]
+    tokens = prompt_tokens(ask().json()["usage"])
     assert counted == {"input_tokens": tokens, "context_management": {"original_input_tokens": tokens}}
 
 

@@ -126,11 +126,14 @@ def test_without_tp_size_a_lease_is_not_prolonged() -> None:
 # --- clients that leave, requests that are refused -------------------------------------------------------
 
 
-def test_a_client_that_leaves_the_decode_queue_frees_the_prefill() -> None:
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_client_that_leaves_the_decode_queue_frees_the_prefill(stream: bool) -> None:
+    """vLLM tells the prefill engine twice when the answer was to be whole."""
+
     async def scene(act: Pair) -> None:
         handle = await act.handle()
         running = await busy(act)
-        waiting = asyncio.ensure_future(act.decoded(handle))
+        waiting = asyncio.ensure_future(act.decoded(handle, {**ASK, "stream": stream}))
         await asyncio.sleep(1.0)
         assert act.prefill_blocks == BLOCKS
         waiting.cancel()
@@ -138,7 +141,7 @@ def test_a_client_that_leaves_the_decode_queue_frees_the_prefill() -> None:
         assert act.prefill_blocks == 0
         scraped = await act.scrape(act.decode)
         assert scraped["nixl_bytes_transferred_count"] == 0
-        assert (counted(act)["expired"], counted(act)["late_releases"]) == (0, 0)
+        assert (counted(act)["expired"], counted(act)["late_releases"]) == (0, 0 if stream else 1)
         await asyncio.gather(*running)
 
     play(scene, time_scale=4.0, decode={"max_num_seqs": 1})
@@ -155,17 +158,23 @@ def test_a_client_that_leaves_during_the_transfer_frees_both_at_its_end() -> Non
         assert act.decode.process.in_progress == 0
         await asyncio.sleep(0.2)
         assert (act.prefill_blocks, act.decode_blocks) == (0, 0)
+        assert counted(act)["late_releases"] == 1
 
     play(scene, kv_latency_s=1.0)
 
 
-def test_a_client_that_leaves_after_the_transfer_costs_nobody_anything() -> None:
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_client_that_leaves_after_the_transfer_costs_nobody_anything(stream: bool) -> None:
+    """But a whole answer is told to the prefill engine a second time: nothing was read late."""
+
     async def scene(act: Pair) -> None:
-        waiting = asyncio.ensure_future(act.decoded(await act.handle(), LONG))
+        handle = await act.handle(LONG)
+        waiting = asyncio.ensure_future(act.decoded(handle, {**LONG, "stream": stream}))
         await asyncio.sleep(0.3)
         waiting.cancel()
         await asyncio.sleep(0.1)
         act.assert_zero()
+        assert counted(act)["late_releases"] == (0 if stream else 1)
 
     play(scene)
 

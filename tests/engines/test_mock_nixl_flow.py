@@ -258,12 +258,37 @@ def test_prompt_token_ids_take_the_place_of_the_prompt() -> None:
 @pytest.mark.parametrize("ids", [[], "text", [1, "2"], [-1], [True], [1 << 32]])
 def test_prompt_token_ids_that_are_none_are_refused_and_let_the_prefill_go(ids: object) -> None:
     async def scene(act: Pair) -> None:
-        handle = await act.handle()
-        reply = await act.decoded({**handle, "prompt_token_ids": ids})
+        body = {"messages": [{"role": "user", "content": PROMPT}], "max_tokens": 6}
+        handle = await act.handle(body, CHAT)
+        reply = await act.decoded({**handle, "prompt_token_ids": ids}, body, CHAT)
         assert reply.status == 400
         assert reply.json()["error"]["param"] == "kv_transfer_params.prompt_token_ids"
         await asyncio.sleep(0.5)
         assert act.prefill_blocks == 0
+
+    play(scene)
+
+
+@pytest.mark.parametrize("ids", [[1, 2, 3], "text", [-1]])
+def test_a_completion_does_not_look_at_prompt_token_ids(ids: object) -> None:
+    async def scene(act: Pair) -> None:
+        reply = await act.decoded({**await act.handle(), "prompt_token_ids": ids})
+        assert (reply.status, reply.json()["usage"]["prompt_tokens"]) == (200, 110)
+        assert act.prefill_blocks == 0
+
+    play(scene)
+
+
+def test_a_decode_engine_has_created_none_of_what_it_fetched() -> None:
+    async def scene(act: Pair) -> None:
+        body = {"messages": [{"role": "user", "content": PROMPT}], "max_tokens": 6}
+        alone = (await act.prefill.ask(CHAT, body)).json()["usage"]
+        assert alone["prompt_tokens_details"]["created_cache_tokens"] == alone["prompt_tokens"] // 16 * 16
+        assert act.prefill.process.engine.reset_prefix_cache()
+        split = (await act.split(body, CHAT)).json()["usage"]
+        assert split["prompt_tokens_details"]["created_cache_tokens"] == 0
+        answer = await act.split({"input": PROMPT + "now", "max_output_tokens": 6}, "/v1/responses")
+        assert answer.json()["usage"]["input_tokens_details"]["cache_write_tokens"] == 0
 
     play(scene)
 

@@ -26,6 +26,7 @@ _LIMIT = {"/v1/responses": "max_output_tokens"}
 _OPENAI = ("/v1/chat/completions", "/v1/completions")
 _NAMES = frozenset({"id", "created", "created_at", "completed_at", "item_id", "system_fingerprint"})
 """What two engines, or two requests to one, call differently."""
+_CREATED = frozenset({"created_cache_tokens", "cache_write_tokens", "cache_creation_input_tokens"})
 
 _OF_ALL: tuple[dict[str, Any], ...] = (
     {},
@@ -81,8 +82,18 @@ def _body(path: str, fields: dict[str, Any]) -> dict[str, Any]:
 def _essence(value: Any) -> Any:
     """An answer without the names of things."""
     if isinstance(value, dict):
-        return {key: _essence(item) for key, item in value.items() if key not in _NAMES}
+        return {key: _essence(item) for key, item in _sum_of_created(value).items() if key not in _NAMES}
     return [_essence(item) for item in value] if isinstance(value, list) else value
+
+
+def _sum_of_created(usage: dict[str, Any]) -> dict[str, Any]:
+    """Usage without what an engine has put into its own cache. A decode engine computes none of a prompt
+    whose KV it has fetched, and says 0: the one field of a split answer that differs from that of one engine,
+    real or not. Messages count it apart from their input tokens; here it is one sum."""
+    found = {key: item for key, item in usage.items() if key not in _CREATED}
+    if "cache_creation_input_tokens" in usage:
+        found["input_tokens"] += usage["cache_creation_input_tokens"]
+    return found
 
 
 def _told(reply: Reply) -> Any:
