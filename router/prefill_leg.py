@@ -15,8 +15,7 @@ from router.core.retry import Failure
 from router.fleet import Member
 from router.journey import Journey
 from router.sending import LegFailed, Outgoing, Sender
-from router.upstream.client import AnsweredMeanwhile
-from router.upstream.exchange import Exchange
+from router.upstream.exchange import AnsweredMeanwhile
 
 _MAX_ANSWER_BYTES = 16 * 1024 * 1024
 _NO_HANDLE = "The prefill worker answered without the KV that a decode worker needs."
@@ -54,7 +53,9 @@ class PrefillLegs:
         outgoing = Outgoing(leg.body, due.at, due.wait.value, leg.headers)
         try:
             with await self._sender.open(job, member, journey, outgoing) as exchange:
-                data = await _read_whole(exchange, due)
+                data = await exchange.read_all(
+                    max_bytes=_MAX_ANSWER_BYTES, until=due.at, phase=due.wait.value
+                )
         except AnsweredMeanwhile as answered:
             late = connector.read_prefill(answered.body, pairing) if answered.status < 300 else None
             if late is None:
@@ -64,21 +65,3 @@ class PrefillLegs:
         if handle is None:
             raise LegFailed(Failure.NO_HANDLE, member.name, error=UpstreamBroken(_NO_HANDLE))
         return handle
-
-
-async def _read_whole(exchange: Exchange, due: Due) -> bytes:
-    """The whole body. Raises as `Exchange.read_all` does, and AnsweredMeanwhile."""
-    pieces: list[bytes] = []
-    size = 0
-    try:
-        while piece := await exchange.read(due.at, due.wait.value):
-            pieces.append(piece)
-            size += len(piece)
-            if size > _MAX_ANSWER_BYTES:
-                raise UpstreamBroken("The answer of the prefill worker is too large.")
-    except asyncio.CancelledError:
-        if exchange.complete:
-            pieces.append(await exchange.read())
-            raise AnsweredMeanwhile(exchange.status, b"".join(pieces)) from None
-        raise
-    return b"".join(pieces)

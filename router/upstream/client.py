@@ -14,7 +14,7 @@ import msgspec
 from router.core.errors import ConnectFailed, DeadlineExceeded, InternalError, Overloaded, UpstreamClosed
 from router.upstream.connect import Connect
 from router.upstream.dials import Dials
-from router.upstream.exchange import Exchange
+from router.upstream.exchange import AnsweredMeanwhile, Exchange
 from router.upstream.head import request_head
 from router.upstream.idle import IdleWires
 from router.upstream.origin import Origin
@@ -45,19 +45,6 @@ class WireRequest(msgspec.Struct, frozen=True):
     once: bool = False
     sent_by: float | None = None
     on_sending: Callable[[], None] | None = None
-
-
-class AnsweredMeanwhile(asyncio.CancelledError):
-    """Cancelled, in the very turn in which the answer came: whoever must know what it was finds it here.
-
-    Attributes:
-        status, body: of the whole answer.
-    """
-
-    def __init__(self, status: int, body: bytes) -> None:
-        super().__init__()
-        self.status = status
-        self.body = body
 
 
 class Answer(msgspec.Struct, frozen=True):

@@ -6,11 +6,25 @@ connection, and the connection may long serve somebody else.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from types import TracebackType
 
 from router.core.errors import InternalError, UpstreamBroken
 from router.upstream.wire import Sink, Wire
+
+
+class AnsweredMeanwhile(asyncio.CancelledError):
+    """Cancelled, in the very turn in which the answer came: whoever must know what it was finds it here.
+
+    Attributes:
+        status, body: of the whole answer.
+    """
+
+    def __init__(self, status: int, body: bytes) -> None:
+        super().__init__()
+        self.status = status
+        self.body = body
 
 
 class Exchange:
@@ -97,10 +111,11 @@ class Exchange:
                 return False
 
     async def read_all(self, *, max_bytes: int, until: float | None, phase: str = "total") -> bytes:
-        """The whole body. Raises as `read` does, and UpstreamBroken beyond `max_bytes`."""
+        """The whole body. Raises as `read` does, UpstreamBroken beyond `max_bytes`, and AnsweredMeanwhile
+        when it is cancelled in the turn in which the last byte came."""
         pieces: list[bytes] = []
         size = 0
-        while piece := await self.read(until, phase):
+        while piece := await self._next(pieces, until, phase):
             pieces.append(piece)
             size += len(piece)
             if size > max_bytes:
@@ -109,6 +124,14 @@ class Exchange:
                     self._wire.fail(error)
                 raise error
         return b"".join(pieces)
+
+    async def _next(self, pieces: list[bytes], until: float | None, phase: str) -> bytes:
+        try:
+            return await self.read(until, phase)
+        except asyncio.CancelledError:
+            if self.complete:
+                raise AnsweredMeanwhile(self.status, b"".join((*pieces, await self.read()))) from None
+            raise
 
     def hurry(self, until: float) -> None:
         """The read that waits now waits no longer than `until` (s); later ones say their own deadline."""

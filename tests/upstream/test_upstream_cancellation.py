@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from router.upstream.client import AnsweredMeanwhile, WireRequest
+from router.upstream.client import WireRequest
+from router.upstream.exchange import AnsweredMeanwhile
 from router.virtual.transport import LinkSettings
 from tests.upstream.stage import (
     ASK,
