@@ -6,6 +6,7 @@ nothing else of one another.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from router.core.chooser import Chooser
@@ -121,7 +122,7 @@ class Ledger:
             return
         since = now - partners.presumed_s
         for lease in self.leases:
-            if not lease.transferring or lease.request.stream or lease.granted > since:
+            if not lease.transferring or lease.request.stream or _prefilled_at(lease) > since:
                 continue
             worker = self._holder(lease)
             if worker is not None:
@@ -194,3 +195,11 @@ class Ledger:
 
     def __repr__(self) -> str:
         return f"<Ledger of {self._role.value} workers [{len(self.leases)} leases]>"
+
+
+def _prefilled_at(lease: Lease) -> float:
+    """Since when its KV could be on its way (s): legs that run at the same time begin with the prefill."""
+    prefill = lease.prefill
+    if prefill is None:
+        return lease.granted
+    return max(lease.granted, prefill.last_event) if prefill.prefilled else math.inf

@@ -191,3 +191,19 @@ def test_an_answer_that_shows_nothing_before_its_end_does_not_hold_up_others_tra
     for lease in leases:
         made.decode.release(lease, Outcome.OK, 3.0)
     assert made.in_flight.used == 0
+
+
+def test_a_transfer_is_not_presumed_done_before_the_prompt_beside_it_is_prefilled() -> None:
+    made = couple("p", "d")
+    lease = made.decode.place_now(request(split=True, stream=False), 1.0)
+    assert lease is not None
+    assert lease.prefill is not None
+    made.decode.expire(50.0)
+    assert (lease.transferring, made.producer("p").in_flight) == (True, 1)
+    made.prefill.progress(lease.prefill, 50.0, generated_tokens=1)
+    made.decode.expire(50.9)
+    assert lease.transferring
+    made.decode.expire(51.0)
+    assert (lease.transferring, made.producer("p").in_flight) == (False, 0)
+    made.decode.release(lease, Outcome.OK, 52.0)
+    assert made.in_flight.used == 0
