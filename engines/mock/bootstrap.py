@@ -17,7 +17,7 @@ from engines.mock.fields import Fields, Json, decode_body
 from engines.mock.peers import SIDE_CHANNEL
 from engines.mock.per_incarnation import PerIncarnation
 from engines.mock.process import EngineProcess
-from engines.mock.wire import Receive, Request, Scope, Send, Severed, read_body, transport_of
+from engines.mock.wire import Receive, Request, Scope, Send, Severed, read_body
 
 MOST_ROOMS = 1 << 16
 """Rooms whose rank is remembered; the oldest are forgotten."""
@@ -44,15 +44,7 @@ class BootstrapServer:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one ASGI connection."""
-        request = Request(
-            scope=scope,
-            receive=receive,
-            send=send,
-            body=b"",
-            arrived=0.0,
-            headers=dict(scope["headers"]),
-            transport=transport_of(send),
-        )
+        request = Request.of(scope, receive, send)
         try:
             await self._serve(request)
         except Refusal as refusal:

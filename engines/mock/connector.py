@@ -55,6 +55,14 @@ class Mount:
     failed: Callable[[str, str], None]
     died: Callable[[], None]
 
+    def transfer_s(self, blocks: int) -> float:
+        """Wall seconds of a transfer that begins now: a fault may strike it."""
+        duration_s = self.hardware.link.seconds(blocks) * self.settings.time_scale
+        slow = self.faults.strike("transfer_slow")
+        if slow is None:
+            return duration_s
+        return duration_s * slow.factor if slow.delay_s is None else duration_s + slow.delay_s
+
 
 class Connector(Protocol):
     """What happens to a hand-over, from both sides."""

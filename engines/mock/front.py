@@ -18,7 +18,7 @@ from engines.mock.http_account import UNCOUNTED, HttpAccount
 from engines.mock.peers import SIDE_CHANNEL
 from engines.mock.per_incarnation import PerIncarnation
 from engines.mock.process import EngineProcess
-from engines.mock.wire import Message, Receive, Request, Scope, Send, Severed, read_body, transport_of
+from engines.mock.wire import Message, Receive, Request, Scope, Send, Severed, read_body
 
 Endpoint = Callable[[Request, EngineProcess], Awaitable[None]]
 Asgi = Callable[[Scope, Receive, Send], Awaitable[None]]
@@ -102,16 +102,8 @@ class Front:
             self.in_progress -= 1
 
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request = Request(
-            scope=scope,
-            receive=receive,
-            send=send,
-            body=b"",
-            arrived=0.0,
-            headers=dict(scope["headers"]),
-            transport=transport_of(send),
-            extra_headers=[(b"vary", b"Origin")],
-        )
+        request = Request.of(scope, receive, send)
+        request.extra_headers.append((b"vary", b"Origin"))
         try:
             body = await read_body(receive)
         except Refusal as refusal:

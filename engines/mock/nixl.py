@@ -201,7 +201,7 @@ class NixlConnector:
             # A real engine core fails an assertion here and dies.
             self._mount.died()
             raise PeerLost
-        duration_s = self._duration_s(fetch.blocks)
+        duration_s = self._mount.transfer_s(fetch.blocks)
         ended = self._reads[handle.request_id] = asyncio.Event()
         try:
             content = await self._read(handle, blocks, duration_s)
@@ -224,14 +224,6 @@ class NixlConnector:
             raise PeerLost
         reply = await self._peers.ask(handle, Release(handle.engine_id, handle.request_id))
         return None if reply.content is None else bytes.fromhex(reply.content)
-
-    def _duration_s(self, blocks: int) -> float:
-        """Wall seconds of a transfer."""
-        duration_s = self._mount.hardware.link.seconds(blocks) * self._mount.settings.time_scale
-        slow = self._mount.faults.strike("transfer_slow")
-        if slow is None:
-            return duration_s
-        return duration_s * slow.factor if slow.delay_s is None else duration_s + slow.delay_s
 
     # --- heartbeats -----------------------------------------------------------------------------------
 

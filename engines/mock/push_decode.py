@@ -182,7 +182,7 @@ class Pulls:
 
     async def _transfer(self, pull: Pull) -> None:
         """Let the time of a transfer pass, and say that it is over."""
-        duration_s = self._duration_s(pull.fetch.blocks)
+        duration_s = self._mount.transfer_s(pull.fetch.blocks)
         await asyncio.sleep(duration_s)
         if not self._is_on(pull):
             return
@@ -223,14 +223,6 @@ class Pulls:
         if reply.content is None:
             raise PeerLost("the prefill engine does not have it any more")
         return bytes.fromhex(reply.content), reply.cached_tokens
-
-    def _duration_s(self, blocks: int) -> float:
-        """Wall seconds of a transfer."""
-        duration_s = self._mount.hardware.link.seconds(blocks) * self._mount.settings.time_scale
-        slow = self._mount.faults.strike("transfer_slow")
-        if slow is None:
-            return duration_s
-        return duration_s * slow.factor if slow.delay_s is None else duration_s + slow.delay_s
 
     def _lose(self, pull: Pull, reason: str) -> None:
         """The KV of a job will not come."""

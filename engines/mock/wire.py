@@ -55,6 +55,19 @@ class Request:
     status: int | None = None
     sent_bytes: int = 0
 
+    @classmethod
+    def of(cls, scope: Scope, receive: Receive, send: Send) -> Request:
+        """A request whose body is still to be read."""
+        return cls(
+            scope=scope,
+            receive=receive,
+            send=send,
+            body=b"",
+            arrived=0.0,
+            headers=dict(scope["headers"]),
+            transport=transport_of(send),
+        )
+
     @property
     def path(self) -> str:
         return str(self.scope["path"])
