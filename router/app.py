@@ -305,7 +305,7 @@ class Router:
         self._forget_handovers(member.name)
 
     def _forget_handovers(self, name: str) -> None:
-        """A worker left, or lost the KV that it held."""
+        """A worker left."""
         self.peers.forget(name)
         for topology in self.fleet.topologies:
             topology.partners.forget(name)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from router.core.budget import Budget
-from router.core.errors import BadRequest, Conflict, NotFound, NoWorker
+from router.core.errors import BadRequest, Conflict, ConnectFailed, NotFound, NoWorker
 from router.core.health import Sign, State
 from router.core.worker import Role, Worker
 from router.dispatch import Dispatcher
@@ -102,6 +102,13 @@ class Fleet:
 
     def member(self, name: str) -> Member | None:
         return self._members.get(name)
+
+    def reach(self, name: str) -> Member:
+        """A worker that was chosen just now. Raises ConnectFailed when it has left since."""
+        member = self._members.get(name)
+        if member is None:
+            raise ConnectFailed("The worker left just now.")
+        return member
 
     def join(self, member: Member, now: float) -> None:
         """Registers a worker. Raises BadRequest when its name or address is taken."""

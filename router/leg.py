@@ -12,7 +12,7 @@ from router.admission import Job
 from router.api.headers import Header, for_client
 from router.api.responder import Responder
 from router.core.answer import read_answer
-from router.core.errors import ConnectFailed, RouterError, UpstreamBroken
+from router.core.errors import RouterError, UpstreamBroken
 from router.core.lease import Outcome
 from router.core.request import Api
 from router.core.retry import Failure
@@ -68,9 +68,7 @@ class Legs:
         Raises:
             LegFailed, UpstreamError: nothing was committed unless `responder.started`.
         """
-        member = self._fleet.member(held.lease.worker)
-        if member is None:
-            raise ConnectFailed("The worker left just now.")
+        member = self._fleet.reach(held.lease.worker)
         outgoing = outgoing if outgoing is not None else own(job)
         with await self._sender.open(job, member, journey, outgoing) as exchange:
             leg = _Leg(job, held, responder, journey, member, exchange, outgoing)

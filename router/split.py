@@ -17,7 +17,6 @@ from router.api.responder import Responder
 from router.connectors import Handle, Pairing
 from router.core.deadlines import Due, HandoverTimes, Wait
 from router.core.errors import (
-    ConnectFailed,
     DeadlineExceeded,
     NoWorker,
     QueueFull,
@@ -217,9 +216,7 @@ class Splits:
     async def _prefill(self, course: _Course, held: Held) -> _Prefilled:
         job, topology = course.job, course.topology
         lease = held.lease
-        member = self._fleet.member(lease.worker)
-        if member is None:
-            raise ConnectFailed("The worker left just now.")
+        member = self._fleet.reach(lease.worker)
         pairing = await self._peers.pairing(job, member, topology.connector)
         due = topology.deadlines.prefill_by(topology.now(), job.answer_by, streamed=job.request.stream)
         try:
