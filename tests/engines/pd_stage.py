@@ -167,3 +167,26 @@ def text_of(reply: Reply) -> str:
     text = json.loads(reply.body)["choices"][0]["text"]
     assert isinstance(text, str)
     return text
+
+
+ERROR = b'{"error":{"message":"Internal server error","type":"InternalServerError","param":null,"code":500}}'
+BLOCKS = 7
+LONG = {**ASK, "prompt": "something else entirely " * 8, "max_tokens": 400, "ignore_eos": True}
+
+
+async def right(act: Pair, body: Mapping[str, Any] = ASK) -> str:
+    """The text of an engine that computes all of it itself; D's cache stays without it."""
+    return text_of(await act.prefill.ask(COMPLETIONS, body))
+
+
+def counted(act: Pair) -> dict[str, Any]:
+    connector = act.prefill.process.connector
+    assert connector is not None
+    return connector.state()
+
+
+async def busy(act: Pair, requests: int = 1) -> list[asyncio.Task[Reply]]:
+    """Requests that fill the decode engine's batch."""
+    tasks = [asyncio.ensure_future(act.decode.ask(COMPLETIONS, {**LONG, "seed": n})) for n in range(requests)]
+    await asyncio.sleep(0.05)
+    return tasks

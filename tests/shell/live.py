@@ -7,6 +7,7 @@ router and of its workers is zero within 100 ms.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -18,10 +19,9 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from engines.mock.app import create_app
 from engines.mock.bootstrap import BootstrapServer
 from engines.mock.front import Front
-from engines.mock.peers import MAX_MESSAGE_BYTES, SIDE_CHANNEL, Address, PeerUnreachable
+from engines.mock.peers import Address
 from engines.mock.settings import MockSettings
 from router.app import Router, World
-from router.core.errors import UpstreamError
 from router.lifecycle import Process
 from router.settings.configuration import Settings
 from router.upstream.client import Upstream, WireRequest
@@ -32,6 +32,7 @@ from router.virtual.clock import VirtualLoop, run
 from router.virtual.network import Listener, Network
 from router.virtual.transport import LinkSettings
 from tests.core.fleet_examples import assert_idle
+from tests.engines.peer_network import NetworkPeers
 from tests.shell.puppet import MODEL, Puppet, Serve, talk
 from tests.shell.visitors import RawClient, Reply, Visit
 
@@ -51,34 +52,13 @@ ASK: dict[str, Any] = {"model": MODEL, "messages": [{"role": "user", "content": 
 STREAM: dict[str, Any] = {**ASK, "stream": True}
 
 
-class NetworkPeers:
-    """How mock engines reach each other here."""
-
-    def __init__(self, network: Network) -> None:
-        now = asyncio.get_running_loop().time
-        self._client = Upstream(network.connect, now, UpstreamSettings(max_idle=0))
-
-    async def ask(self, host: str, port: int, message: bytes) -> bytes:
-        request = WireRequest(
-            b"POST", SIDE_CHANNEL.encode(), ((b"content-type", b"application/json"),), message
-        )
-        try:
-            answer = await self._client.fetch(
-                Origin("http", host, port, ""), request, total_s=60.0, max_bytes=MAX_MESSAGE_BYTES
-            )
-        except UpstreamError as error:
-            raise PeerUnreachable(f"{host}:{port}: {error}") from error
-        if answer.status != 200:
-            raise PeerUnreachable(f"{host}:{port} answered {answer.status}")
-        return answer.body
-
-
 class MockEngine:
     """A mock engine on the network, with its bootstrap server if it has one; its process's `Listener`."""
 
     def __init__(self, network: Network, host: str, settings: MockSettings, port: int = 8000) -> None:
         self.host, self.port = host, port
-        peers = NetworkPeers(network)
+        now = asyncio.get_running_loop().time
+        peers = NetworkPeers(Upstream(network.connect, now, UpstreamSettings(max_idle=0)))
         self.front: Front = create_app(settings, unix_origin_s=UNIX_ORIGIN_S, instance=host, peers=peers)
         self.process = self.front.process
         self.process.address = Address(host, port)
@@ -326,6 +306,23 @@ class Live:
         for mock in self.mocks.values():
             mock.process.close()
             mock.reset_connections()
+
+
+async def leave(task: asyncio.Task[Any]) -> None:
+    """The client closes its connection."""
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+
+
+async def assert_let_go(act: Live) -> None:
+    """All engines are free, and all accounts zero, within 100 ms."""
+    left = act.loop.time()
+    await asyncio.sleep(SETTLED_S)
+    act.assert_zero()
+    for puppet in act.puppets.values():
+        for ask in puppet.asks:
+            assert ask.ended or (ask.left_at is not None and ask.left_at - left <= SETTLED_S)
 
 
 Scene = Callable[[Live], Awaitable[None]]

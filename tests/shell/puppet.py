@@ -143,6 +143,16 @@ TALK = ROLE + b"".join(word(number) for number in range(4)) + STOP + DONE
 """What `talk` streams to a client that did not ask for usage."""
 
 
+async def reset(ask: Ask) -> None:
+    """The connection is reset without an answer."""
+    ask.reset()
+
+
+async def close(ask: Ask) -> None:
+    """The connection is closed without an answer."""
+    ask.close()
+
+
 async def hang(ask: Ask) -> None:
     """Not a byte, until the router goes away."""
     await ask.left.wait()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import random
 from typing import Any
 
@@ -13,26 +12,18 @@ from hypothesis import strategies as st
 
 from engines.mock.settings import MockSettings
 from router.virtual.transport import LinkSettings
-from tests.shell.live import ASK, CHAT, SETTLED_S, STREAM, Live, play
+from tests.shell.live import (
+    ASK,
+    CHAT,
+    SETTLED_S,
+    STREAM,
+    Live,
+    assert_let_go,
+    leave,
+    play,
+)
 from tests.shell.puppet import DONE, ROLE, Ask, hang, streaming, talk, word
 from tests.shell.visitors import Reply
-
-
-async def leave(task: asyncio.Task[Any]) -> None:
-    """The client closes its connection."""
-    task.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await task
-
-
-async def assert_let_go(act: Live) -> None:
-    """All engines are free, and all accounts zero, within 100 ms."""
-    left = act.loop.time()
-    await asyncio.sleep(SETTLED_S)
-    act.assert_zero()
-    for puppet in act.puppets.values():
-        for ask in puppet.asks:
-            assert ask.ended or (ask.left_at is not None and ask.left_at - left <= SETTLED_S)
 
 
 def test_a_client_that_leaves_while_it_sends_its_body_holds_nothing() -> None:

@@ -11,6 +11,7 @@ from engines.mock.faults import Fault
 from engines.mock.settings import MockSettings
 from tests.shell.answers import told
 from tests.shell.live import QUIET, Live, MockEngine, play
+from tests.shell.mock_connectors import assert_nothing_held, held, switch_on
 from tests.shell.pair import STRICT, pool, pools, stranded
 
 CHAT = "/v1/chat/completions"
@@ -78,23 +79,6 @@ def play_mooncake(
 
     made = pools(tuple(prefills), tuple(decodes), **decode_pool)
     play(whole, workers, pools=made, timeouts=timeouts, **{**QUIET, **options})
-
-
-def switch_on(act: Live, name: str, **fields: Any) -> None:
-    act.mocks[name].front.faults.add(Fault(**fields))
-
-
-def held(act: Live, name: str) -> dict[str, Any]:
-    """What the connector of an engine holds."""
-    connector = act.mocks[name].process.connector
-    assert connector is not None
-    return dict(connector.state())
-
-
-def assert_nothing_held(act: Live, *names: str) -> None:
-    for name in names:
-        state = held(act, name)
-        assert [state[key] for key in ("kept", "offers", "pulls", "errands")] == [0, 0, 0, 0], (name, state)
 
 
 @WAYS

@@ -15,22 +15,16 @@ from tests.shell.puppet import (
     Ask,
     Serve,
     answering,
+    close,
     failure,
     failure_event,
     hang,
     in_turn,
+    reset,
     streaming,
     talk,
     word,
 )
-
-
-async def reset(ask: Ask) -> None:
-    ask.reset()
-
-
-async def close(ask: Ask) -> None:
-    ask.close()
 
 
 async def garbage(ask: Ask) -> None:

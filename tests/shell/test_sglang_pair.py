@@ -11,6 +11,7 @@ from engines.mock.faults import Fault
 from engines.mock.settings import MockSettings
 from tests.shell.answers import told
 from tests.shell.live import QUIET, Live, MockEngine, play
+from tests.shell.mock_connectors import assert_nothing_held, held, switch_on
 from tests.shell.pair import STRICT, pool, pools
 
 CHAT = "/v1/chat/completions"
@@ -65,24 +66,6 @@ def play_rooms(
     play(whole, workers, pools=pools(tuple(prefills), tuple(decodes), **decode_pool), **{**QUIET, **options})
 
 
-def switch_on(act: Live, name: str, **fields: Any) -> None:
-    act.mocks[name].front.faults.add(Fault(**fields))
-
-
-def held(act: Live, name: str) -> dict[str, Any]:
-    """What the connector of an engine holds."""
-    connector = act.mocks[name].process.connector
-    assert connector is not None
-    return dict(connector.state())
-
-
-def assert_no_room(act: Live, *names: str) -> None:
-    """Nobody waits in a room, and nothing is kept for anybody."""
-    for name in names:
-        state = held(act, name)
-        assert [state[key] for key in ("kept", "offers", "pulls", "errands")] == [0, 0, 0, 0], (name, state)
-
-
 @pytest.mark.parametrize(("path", "fields"), CASES, ids=str)
 def test_two_sglang_engines_answer_as_one_does(path: str, fields: dict[str, Any]) -> None:
     async def scene(act: Live) -> None:
@@ -92,7 +75,7 @@ def test_two_sglang_engines_answer_as_one_does(path: str, fields: dict[str, Any]
             expected = await act.ask(path, body, origin=alone.origin)
             assert told(await act.ask(path, body)) == told(expected)
         assert held(act, "d")["received"] == held(act, "p")["sent"] > 0
-        assert_no_room(act, "p", "d")
+        assert_nothing_held(act, "p", "d")
         alone.process.close()
 
     play_rooms(scene)
@@ -109,7 +92,7 @@ def test_many_requests_at_once_are_answered_each_for_itself() -> None:
         for body, reply in zip(bodies, replies, strict=True):
             assert told(reply) == told(await act.ask(CHAT, body, origin=alone.origin))
         assert held(act, "d")["received"] + held(act, "e")["received"] == 12
-        assert_no_room(act, "p", "q", "d", "e")
+        assert_nothing_held(act, "p", "q", "d", "e")
         alone.process.close()
 
     play_rooms(scene, "pq", "de")
@@ -138,7 +121,7 @@ def test_a_client_that_leaves_before_the_first_token_leaves_nothing_behind(body:
         await asyncio.sleep(0.1)
         assert pool(act, "prefill").in_flight == pool(act, "decode").in_flight == 0
         await asyncio.sleep(2.0)
-        assert_no_room(act, "p", "d")
+        assert_nothing_held(act, "p", "d")
 
     play_rooms(scene, slow_s=1.5)
 
@@ -150,7 +133,7 @@ def test_a_client_that_leaves_while_it_is_answered_leaves_nothing_behind() -> No
         await asyncio.sleep(0.3)
         visit.leave()
         await asyncio.sleep(0.1)
-        assert_no_room(act, "p", "d")
+        assert_nothing_held(act, "p", "d")
 
     play_rooms(scene)
 
@@ -169,7 +152,7 @@ def test_a_leg_that_is_refused_ends_the_other_and_another_pair_answers(leg: str,
         assert act.now - started < 2.0
         cut = await act.metric("pointsman_legs_cancelled_total", reason="other_leg_failed")
         assert cut == 1
-        assert_no_room(act, "p", "q", "d", "e")
+        assert_nothing_held(act, "p", "q", "d", "e")
         alone.process.close()
 
     play_rooms(scene, "pq", "de")
@@ -183,7 +166,7 @@ def test_a_pair_that_does_not_come_together_is_tried_with_others(kind: str) -> N
             switch_on(act, name, kind=kind, count=1)
         assert told(await act.ask(CHAT, ASK)) == told(await act.ask(CHAT, ASK, origin=alone.origin))
         await asyncio.sleep(TIMEOUT_S)
-        assert_no_room(act, "p", "q", "d", "e")
+        assert_nothing_held(act, "p", "q", "d", "e")
         alone.process.close()
 
     play_rooms(scene, "pq", "de")
@@ -198,7 +181,7 @@ def test_an_engine_that_dies_in_the_room_ends_the_other_leg(leg: str) -> None:
         act.mocks[leg].process.crash(Fault(kind="crash", delay_s=1.0))
         assert told(await asking) == told(await act.ask(CHAT, STREAM, origin=alone.origin))
         await asyncio.sleep(5.0)
-        assert_no_room(act, "p", "q", "d", "e")
+        assert_nothing_held(act, "p", "q", "d", "e")
         alone.process.close()
 
     play_rooms(scene, "pq", "de", slow_s=1.0)
@@ -212,6 +195,6 @@ def test_without_another_pair_the_client_gets_the_error() -> None:
         assert "the transfer failed" in reply.json()["message"]  # in the words of the engine
         act.mocks["d"].front.faults.clear()
         await asyncio.sleep(6.0)  # uvicorn does not end the idle timer of a connection that is reset
-        assert_no_room(act, "p", "d")
+        assert_nothing_held(act, "p", "d")
 
     play_rooms(scene, decode_pool=STRICT)

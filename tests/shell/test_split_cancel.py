@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from typing import Any
 
 import pytest
 
 from router.upstream.wire import Wire
 from router.virtual.transport import LinkSettings
-from tests.shell.live import CHAT, SETTLED_S, STREAM, Live
+from tests.shell.live import (
+    CHAT,
+    SETTLED_S,
+    STREAM,
+    Live,
+    assert_let_go,
+    leave,
+)
 from tests.shell.pair import (
     asks,
     budget,
@@ -30,22 +36,6 @@ from tests.shell.puppet import DONE, ROLE, STOP, Ask, Serve, answering, failure,
 
 DECODING = refusing_releases(streaming(ROLE, word(), then="hang"))
 ONE_SLOT = {"slots": 1, "binding": "late"}
-
-
-async def leave(task: asyncio.Task[Any]) -> None:
-    """The client closes its connection."""
-    task.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await task
-
-
-async def assert_let_go(act: Live) -> None:
-    """All engines are free, and all accounts zero, within 100 ms."""
-    left = act.loop.time()
-    await asyncio.sleep(SETTLED_S)
-    act.assert_zero()
-    for ask in asks(act):
-        assert ask.ended or (ask.left_at is not None and ask.left_at - left <= SETTLED_S)
 
 
 async def pooled(act: Live) -> tuple[asyncio.Task[Any], asyncio.Task[Any]]:

@@ -27,19 +27,13 @@ from tests.shell.puppet import (
     Ask,
     Serve,
     answering,
+    close,
     failure,
     failure_event,
     in_turn,
+    reset,
     streaming,
 )
-
-
-async def reset(ask: Ask) -> None:
-    ask.reset()
-
-
-async def close(ask: Ask) -> None:
-    ask.close()
 
 
 async def head_then_reset(ask: Ask) -> None:

@@ -4,12 +4,19 @@ front, whichever leg fails first ends the other, and the client gets the answer 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from typing import Any
 
 import pytest
 
-from tests.shell.live import ASK, CHAT, QUIET, SETTLED_S, STREAM, Live
+from tests.shell.live import (
+    ASK,
+    CHAT,
+    QUIET,
+    STREAM,
+    Live,
+    assert_let_go,
+    leave,
+)
 from tests.shell.pair import STRICT, asks, counts, partners, play_pair, pool
 from tests.shell.puppet import (
     ROLE,
@@ -22,6 +29,7 @@ from tests.shell.puppet import (
     failure_event,
     hang,
     in_turn,
+    reset,
     streaming,
     talk,
     word,
@@ -46,10 +54,6 @@ def serve(act: Live, **serves: Serve) -> None:
 
 def room(ask: Ask) -> int:
     return int(ask.json()["bootstrap_room"])
-
-
-async def reset(ask: Ask) -> None:
-    ask.reset()
 
 
 async def cancelled(act: Live, leg: str, why: str = "other_leg_failed") -> float:
@@ -280,20 +284,6 @@ def test_a_pair_whose_transfer_failed_rests() -> None:
 
 
 # --- clients that leave ----------------------------------------------------------------------------------
-
-
-async def leave(task: asyncio.Task[Any]) -> None:
-    task.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await task
-
-
-async def assert_let_go(act: Live) -> None:
-    left = act.loop.time()
-    await asyncio.sleep(SETTLED_S)
-    act.assert_zero()
-    for ask in asks(act):
-        assert ask.ended or (ask.left_at is not None and ask.left_at - left <= SETTLED_S)
 
 
 @pytest.mark.parametrize("silent", [("p", "d"), ("d",), ("p",)], ids=str)
