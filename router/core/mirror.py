@@ -14,6 +14,7 @@ class Mirror:
     """Sums over the leases of one worker. The ledger alone writes it.
 
     Attributes:
+        leases: what the sums are over, in the order of the charges; the values mean nothing.
         streams: leases whose events are seen as they come.
         keeping: leases whose work is done; only their KV is kept, for another worker to fetch.
         transfers: leases whose KV is still to come from another worker.
@@ -23,6 +24,7 @@ class Mirror:
         "in_flight",
         "keeping",
         "kv_tokens",
+        "leases",
         "queued_tokens",
         "remaining_tokens",
         "sequences",
@@ -31,6 +33,7 @@ class Mirror:
     )
 
     def __init__(self) -> None:
+        self.leases: dict[Lease, None] = {}
         self.in_flight = 0
         self.sequences = 0
         self.queued_tokens = 0
@@ -41,6 +44,7 @@ class Mirror:
         self.transfers = 0
 
     def charge(self, lease: Lease) -> None:
+        self.leases[lease] = None
         self.in_flight += 1
         self.sequences += lease.request.sequences
         if not lease.prefilled:
@@ -78,6 +82,7 @@ class Mirror:
         self.remaining_tokens += lease.remaining_tokens - before
 
     def settle(self, lease: Lease) -> None:
+        self.leases.pop(lease, None)
         self.in_flight -= 1
         self.sequences -= lease.request.sequences
         self.kv_tokens -= lease.kv_tokens

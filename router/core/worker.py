@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from router.core.drift import Drift
 from router.core.engine_stats import EngineStats
 from router.core.health import Health, State
+from router.core.lease import Lease
 from router.core.mirror import Mirror
 
 
@@ -25,7 +27,8 @@ class StepModel:
     """Calibrated coefficients of one worker (T_step = base + per sequence · n + per KV token · KV).
 
     Attributes:
-        prefill_base_s, prefill_per_token_s: time of an uncached prefill, affine in its tokens.
+        prefill_base_s, prefill_per_token_s, prefill_per_token_squared_s: time of a prefill of p tokens on an
+            idle worker with an empty cache, base + per token · p + per token squared · p².
         step_base_s, step_per_sequence_s, step_per_kv_token_s: time of one decode step.
     """
 
@@ -34,14 +37,36 @@ class StepModel:
     step_base_s: float
     step_per_sequence_s: float
     step_per_kv_token_s: float
+    prefill_per_token_squared_s: float = 0.0
 
-    def prefill_s(self, tokens: int) -> float:
-        """Seconds to prefill `tokens` uncached tokens on an idle worker."""
-        return self.prefill_base_s + self.prefill_per_token_s * tokens
+    def prefill_s(self, tokens: int, cached_tokens: int = 0) -> float:
+        """Seconds to prefill `tokens` uncached tokens behind `cached_tokens` on an idle worker.
+
+        Attention is causal: n tokens behind c attend to n · c + n² / 2 positions, so the squared term of an
+        empty cache, n² / 2, becomes n · (n + 2 c) of the same coefficient.
+        """
+        attended = tokens * (tokens + 2 * cached_tokens)
+        return (
+            self.prefill_base_s
+            + self.prefill_per_token_s * tokens
+            + self.prefill_per_token_squared_s * attended
+        )
 
     def step_s(self, sequences: int, kv_tokens: int) -> float:
         """Seconds of one decode step with `sequences` running over `kv_tokens` of context."""
         return self.step_base_s + self.step_per_sequence_s * sequences + self.step_per_kv_token_s * kv_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class TransferModel:
+    """Time to move KV from one worker to another: base + per token · tokens (s)."""
+
+    base_s: float
+    per_token_s: float
+
+    def transfer_s(self, tokens: int) -> float:
+        """Seconds until the KV of so many tokens is there."""
+        return self.base_s + self.per_token_s * tokens
 
 
 class WorkerView(Protocol):
@@ -106,6 +131,21 @@ class WorkerView(Protocol):
     @property
     def step(self) -> StepModel | None: ...
     @property
+    def transfers(self) -> Mapping[str, TransferModel]:
+        """What it takes to get KV from a prefill worker, by the name of that one; only what was measured."""
+        ...
+
+    @property
+    def residents(self) -> Collection[Lease]:
+        """The leases that it holds, in the order in which they were granted."""
+        ...
+
+    @property
+    def barrier_peers(self) -> Sequence[WorkerView]:
+        """All that step together with it, itself included, whatever their state; empty outside a group."""
+        ...
+
+    @property
     def stats(self) -> EngineStats | None: ...
 
 
@@ -120,6 +160,8 @@ class Worker:
         models: names it serves (base model and LoRA adapters); empty until learned.
         max_model_len: longest context it takes, per model, as `/v1/models` says.
         slots: sequences that may run at once; None when nobody said.
+        transfers: what it takes to get KV from a prefill worker, by the name of that one.
+        barrier_peers: all members of its barrier group, itself included.
         last_sign: when it last showed life: an event, or a counter that moved (s).
         shared_address: its URL hides several processes, so its metrics and incarnations say nothing certain.
     """
@@ -140,6 +182,8 @@ class Worker:
     mirror: Mirror = field(default_factory=Mirror)
     drift: Drift = field(default_factory=Drift)
     step: StepModel | None = None
+    transfers: Mapping[str, TransferModel] = field(default_factory=dict)
+    barrier_peers: Sequence[WorkerView] = ()
     stats: EngineStats | None = None
     last_sign: float = 0.0
     warmup: float = 1.0
@@ -161,6 +205,10 @@ class Worker:
     @property
     def sequences(self) -> int:
         return self.mirror.sequences
+
+    @property
+    def residents(self) -> Collection[Lease]:
+        return self.mirror.leases
 
     @property
     def queued_tokens(self) -> int:

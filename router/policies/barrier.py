@@ -8,24 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from router.core.lease import Lease
 from router.core.worker import StepModel, WorkerView
-
-
-class Rank(WorkerView, Protocol):
-    """What a view may say beyond WorkerView. One that does not still works: `peers_of`, `residents_of`."""
-
-    @property
-    def barrier_peers(self) -> Sequence[WorkerView]:
-        """All that step together with it, itself included, whatever their state; empty when unknown."""
-        ...
-
-    @property
-    def residents(self) -> Iterable[Lease]:
-        """The leases that it holds."""
-        ...
 
 
 def peers_of(worker: WorkerView) -> Sequence[WorkerView]:
