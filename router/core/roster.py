@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from router.core.calibration import Calibration, StepErrors
 from router.core.drift import Drift
 from router.core.engine_stats import EngineStats
 from router.core.health import Sign, State
 from router.core.lives import Lives, Verdict
 from router.core.mirror import Mirror
+from router.core.step_model import StepModel, TransferModel
 from router.core.worker import Worker
 
 _HOPEFUL = frozenset({State.STARTING, State.SUSPECT, State.READY})
@@ -172,6 +174,26 @@ class Roster:
         if revision != worker.revision:
             worker.revision = revision
             self._forget_ready()
+
+    def calibrate(
+        self,
+        name: str,
+        step: StepModel | None,
+        transfers: Mapping[str, TransferModel],
+        source: str,
+        errors: StepErrors | None = None,
+    ) -> None:
+        """Takes in coefficients that were measured before; what is learned online begins from them.
+
+        Args:
+            step: None withdraws what the worker had.
+            transfers: time to get KV from each prefill worker, by name.
+            source: for people: the file that says so.
+            errors: one standard error of each coefficient, where the file has them.
+        """
+        worker = self._workers.get(name)
+        if worker is not None:
+            worker.calibrate(Calibration.loaded(step, transfers, source, errors))
 
     def lose_model(self, name: str, model: str) -> None:
         """A worker answered that it does not know a model; believed until its list is read again."""

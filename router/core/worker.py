@@ -7,11 +7,15 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from router.core.calibration import Calibration
 from router.core.drift import Drift
 from router.core.engine_stats import EngineStats
 from router.core.health import Health, State
 from router.core.lease import Lease
 from router.core.mirror import Mirror
+from router.core.step_model import StepModel, TransferModel
+
+__all__ = ["Role", "StepModel", "TransferModel", "Worker", "WorkerView"]
 
 
 class Role(enum.Enum):
@@ -20,53 +24,6 @@ class Role(enum.Enum):
     PREFILL = "prefill"
     DECODE = "decode"
     BOTH = "both"
-
-
-@dataclass(frozen=True, slots=True)
-class StepModel:
-    """Calibrated coefficients of one worker (T_step = base + per sequence · n + per KV token · KV).
-
-    Attributes:
-        prefill_base_s, prefill_per_token_s, prefill_per_token_squared_s: time of a prefill of p tokens on an
-            idle worker with an empty cache, base + per token · p + per token squared · p².
-        step_base_s, step_per_sequence_s, step_per_kv_token_s: time of one decode step.
-    """
-
-    prefill_base_s: float
-    prefill_per_token_s: float
-    step_base_s: float
-    step_per_sequence_s: float
-    step_per_kv_token_s: float
-    prefill_per_token_squared_s: float = 0.0
-
-    def prefill_s(self, tokens: int, cached_tokens: int = 0) -> float:
-        """Seconds to prefill `tokens` uncached tokens behind `cached_tokens` on an idle worker.
-
-        Attention is causal: n tokens behind c attend to n · c + n² / 2 positions, so the squared term of an
-        empty cache, n² / 2, becomes n · (n + 2 c) of the same coefficient.
-        """
-        attended = tokens * (tokens + 2 * cached_tokens)
-        return (
-            self.prefill_base_s
-            + self.prefill_per_token_s * tokens
-            + self.prefill_per_token_squared_s * attended
-        )
-
-    def step_s(self, sequences: int, kv_tokens: int) -> float:
-        """Seconds of one decode step with `sequences` running over `kv_tokens` of context."""
-        return self.step_base_s + self.step_per_sequence_s * sequences + self.step_per_kv_token_s * kv_tokens
-
-
-@dataclass(frozen=True, slots=True)
-class TransferModel:
-    """Time to move KV from one worker to another: base + per token · tokens (s)."""
-
-    base_s: float
-    per_token_s: float
-
-    def transfer_s(self, tokens: int) -> float:
-        """Seconds until the KV of so many tokens is there."""
-        return self.base_s + self.per_token_s * tokens
 
 
 class WorkerView(Protocol):
@@ -160,7 +117,8 @@ class Worker:
         models: names it serves (base model and LoRA adapters); empty until learned.
         max_model_len: longest context it takes, per model, as `/v1/models` says.
         slots: sequences that may run at once; None when nobody said.
-        transfers: what it takes to get KV from a prefill worker, by the name of that one.
+        step, transfers: coefficients that may be relied on; see `calibrate`.
+        calibration: where they come from and how well they are known, also while they are not relied on.
         barrier_peers: all members of its barrier group, itself included.
         last_sign: when it last showed life: an event, or a counter that moved (s).
         shared_address: its URL hides several processes, so its metrics and incarnations say nothing certain.
@@ -183,6 +141,7 @@ class Worker:
     drift: Drift = field(default_factory=Drift)
     step: StepModel | None = None
     transfers: Mapping[str, TransferModel] = field(default_factory=dict)
+    calibration: Calibration = field(default_factory=Calibration)
     barrier_peers: Sequence[WorkerView] = ()
     stats: EngineStats | None = None
     last_sign: float = 0.0
@@ -236,6 +195,13 @@ class Worker:
     def does_both(self) -> bool:
         """Whether it may serve a request from its prompt to its last token."""
         return self.role is Role.BOTH or self.may_prefill
+
+    def calibrate(self, calibration: Calibration) -> None:
+        """Takes coefficients in; policies see only those of a trusted state."""
+        self.calibration = calibration
+        trusted = calibration.state.trusted
+        self.step = calibration.step if trusted else None
+        self.transfers = calibration.transfers if trusted else {}
 
     def fits(self, model: str, tokens: int) -> bool:
         """Whether a prompt of `tokens` is within what it takes; unknown means yes, the engine will say."""

@@ -1,0 +1,55 @@
+"""How long an engine takes: the coefficients that calibration measures, and what they predict.
+
+Separate from the worker because files, fits and policies know coefficients without knowing a worker.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class StepModel:
+    """Calibrated coefficients of one worker (T_step = base + per sequence · n + per KV token · KV).
+
+    Attributes:
+        prefill_base_s, prefill_per_token_s, prefill_per_token_squared_s: time of a prefill of p tokens on an
+            idle worker with an empty cache, base + per token · p + per token squared · p².
+        step_base_s, step_per_sequence_s, step_per_kv_token_s: time of one decode step.
+    """
+
+    prefill_base_s: float
+    prefill_per_token_s: float
+    step_base_s: float
+    step_per_sequence_s: float
+    step_per_kv_token_s: float
+    prefill_per_token_squared_s: float = 0.0
+
+    def prefill_s(self, tokens: int, cached_tokens: int = 0) -> float:
+        """Seconds to prefill `tokens` uncached tokens behind `cached_tokens` on an idle worker.
+
+        Attention is causal: n tokens behind c attend to n · c + n² / 2 positions, so the squared term of an
+        empty cache, n² / 2, becomes n · (n + 2 c) of the same coefficient.
+        """
+        attended = tokens * (tokens + 2 * cached_tokens)
+        return (
+            self.prefill_base_s
+            + self.prefill_per_token_s * tokens
+            + self.prefill_per_token_squared_s * attended
+        )
+
+    def step_s(self, sequences: int, kv_tokens: int) -> float:
+        """Seconds of one decode step with `sequences` running over `kv_tokens` of context."""
+        return self.step_base_s + self.step_per_sequence_s * sequences + self.step_per_kv_token_s * kv_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class TransferModel:
+    """Time to move KV from one worker to another: base + per token · tokens (s)."""
+
+    base_s: float
+    per_token_s: float
+
+    def transfer_s(self, tokens: int) -> float:
+        """Seconds until the KV of so many tokens is there."""
+        return self.base_s + self.per_token_s * tokens
