@@ -74,6 +74,11 @@ class Chooser:
         return self._batch is not None
 
     @property
+    def one_by_one(self) -> bool:
+        """Whether it can choose for one request without a look at the others that wait."""
+        return self._single is not None
+
+    @property
     def by_pairs(self) -> bool:
         """Whether it can only choose two workers together."""
         return self._pair is not None and self._single is None
@@ -116,10 +121,15 @@ class Chooser:
             self._check_offered(choice.worker, workers)
             yield request, choice
 
+    def bypass(self, request: Request, workers: Sequence[Worker], now: float) -> Choice:
+        """A worker for what must go now. A policy of batches that can also choose for one request does; where
+        it finds no room, and for any other, it is the worker with the least to do: requests that run there or
+        are on their way, over its speed."""
+        choice = self.one(request, workers, now) if self.by_batch and self.one_by_one else None
+        return choice if choice is not None else self._least_running(request, workers)
+
     @staticmethod
-    def bypass(request: Request, workers: Sequence[Worker]) -> Choice:
-        """The worker with the least to do, whatever the policy thinks: requests that run there or are on
-        their way, over its speed."""
+    def _least_running(request: Request, workers: Sequence[Worker]) -> Choice:
         cost, _, name = min(
             ((w.in_flight + 1) * w.warmup / w.capacity, tie_break(0, request.sequence, w.name), w.name)
             for w in workers

@@ -47,7 +47,7 @@ class Placement:
         else:
             choice = self._chooser.one(request, workers, now)
         if choice is None and _overdue(request, now):
-            return self._chooser.bypass(request, workers)
+            return self._chooser.bypass(request, workers, now)
         return choice
 
     # --- rounds ----------------------------------------------------------------------------------------
@@ -96,7 +96,7 @@ class Placement:
         for request in left.values():
             workers = tuple(self.eligible.open_to(request))
             if workers:
-                yield request, self._chooser.bypass(request, workers)
+                yield request, self._chooser.bypass(request, workers, now)
 
     def _by_offer(
         self, waiting: Collection[Request], may_start: Callable[[Request], bool]
@@ -129,7 +129,7 @@ class Placement:
         if request.handover is not None:
             producer = self.partners.producer_of(request.handover) if self.partners is not None else None
             if producer is None:
-                return self._chooser.bypass(request, decodes)
+                return self._chooser.bypass(request, decodes, now)
             return self._chooser.pair(request, (producer,), decodes, now)
         if not request.split or self.producers is None:
             return self._chooser.pair(request, decodes, decodes, now)

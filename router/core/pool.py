@@ -80,8 +80,8 @@ class Pool:
 
     @property
     def decides_by_batch(self) -> bool:
-        """Whether the policy wants to see the whole queue at once."""
-        return self.chooser.by_batch
+        """Whether the policy sees the whole queue; placed as they come, it may be able to choose for each."""
+        return self.chooser.by_batch and (self.eligible.late_binding or not self.chooser.one_by_one)
 
     def join(self, prefill: Pool, partners: Partners) -> None:
         """Makes this pool decode what `prefill` prefills."""
@@ -144,8 +144,8 @@ class Pool:
     def place_now(self, request: Request, now: float) -> Lease | None:
         """Places a request that comes while nobody waits, without a way through the queue.
 
-        None when it has to wait, if it may at all: `submit` decides that. A policy that sees the whole queue
-        at once decides in rounds, so there every request waits for one.
+        None when it has to wait, if it may at all: `submit` decides that. Where a policy sees the whole queue
+        at once it decides in rounds, so there every request waits for one.
 
         Raises like `assign`; nothing stays charged then.
         """

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,9 +11,10 @@ from hypothesis import strategies as st
 from router.core.chooser import Chooser
 from router.core.errors import InternalError
 from router.core.policy import Choice
+from router.core.request import Request
 from router.core.roster import Roster
-from router.core.worker import Worker
-from tests.core.fleet_examples import MODEL, FirstPair, FirstWorker, NewestFirst, request
+from router.core.worker import Worker, WorkerView
+from tests.core.fleet_examples import MODEL, FirstPair, FirstWorker, NewestFirst, Nobody, request
 
 
 def chooser(policy: object, *names: str) -> tuple[Chooser, list[Worker]]:
@@ -63,17 +66,46 @@ def test_without_its_policy_a_request_goes_where_least_is_running(loads: list[in
     for worker, load in zip(workers, loads, strict=True):
         worker.mirror.in_flight = load
     asked = request(sequence=number)
-    choice = made.bypass(asked, workers)
+    choice = made.bypass(asked, workers, 0.0)
     chosen = next(worker for worker in workers if worker.name == choice.worker)
     assert chosen.in_flight == min(loads)
     assert (choice.cost, choice.reason) == (min(loads) + 1, "bypass")
-    assert made.bypass(asked, workers) == choice
+    assert made.bypass(asked, workers, 0.0) == choice
 
 
 def test_without_its_policy_a_faster_worker_carries_more() -> None:
     made, (slow, fast) = chooser(FirstWorker())
     slow.mirror.in_flight, fast.mirror.in_flight = 2, 3
     fast.capacity = 2.0
-    assert made.bypass(request(), [slow, fast]).worker == fast.name
+    assert made.bypass(request(), [slow, fast], 0.0).worker == fast.name
     fast.warmup = 2.0
-    assert made.bypass(request(), [slow, fast]).worker == slow.name
+    assert made.bypass(request(), [slow, fast], 0.0).worker == slow.name
+
+
+class Bypassing(NewestFirst):
+    """A policy of batches that can also choose for one request, but not when somebody is full."""
+
+    def __init__(self, full: str = "") -> None:
+        self.full = full
+
+    def pick(self, request: Request, workers: Sequence[WorkerView], now: float) -> Choice | None:
+        names = [worker.name for worker in workers]
+        return None if self.full in names else Choice(request.id, names[-1], reason="virtual_load")
+
+
+def test_a_policy_of_batches_may_choose_for_what_must_go_now() -> None:
+    made, workers = chooser(Bypassing())
+    assert made.bypass(request(), workers, 0.0).reason == "virtual_load"
+
+
+def test_what_must_go_now_goes_also_where_the_policy_finds_no_room() -> None:
+    made, (a, b) = chooser(Bypassing(full="b"))
+    b.mirror.in_flight = 1
+    assert made.bypass(request(), [a, b], 0.0).worker == "a"
+    a.mirror.in_flight = 2
+    assert made.bypass(request(), [a, b], 0.0).worker == "b"
+
+
+def test_a_policy_that_has_declined_once_is_not_asked_again() -> None:
+    made, workers = chooser(Nobody())
+    assert made.bypass(request(), workers, 0.0).reason == "bypass"
