@@ -140,6 +140,7 @@ class Router:
                 max_wait_s=settings.limits.queue_timeout_s,
                 stall_min_s=settings.health.stall_min_s,
                 stall_max_s=settings.health.stall_max_s,
+                prefix_index=settings.prefix_index.core,
             )
             roster = Roster(min_share=settings.health.min_in_rotation, on_change=self._changed)
             policy = build(pool.policy, pool.policy_params, settings.seed + index)

@@ -5,89 +5,132 @@ Separate from the Pool, which charges: what a policy may be, and what it may ans
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from router.core.answer import Usage
 from router.core.errors import InternalError
 from router.core.lease import Lease, Outcome
-from router.core.policy import (
-    AnyPolicy,
-    BatchPolicy,
-    Choice,
-    Commits,
-    PairPolicy,
-    Policy,
-    Settles,
-    Starts,
-    tie_break,
-)
-from router.core.prefixes import Binds, PoolPrefixes
+from router.core.policy import AnyPolicy, Choice, tie_break
+from router.core.prefixes import PoolPrefixes
 from router.core.request import Request
 from router.core.roster import Roster
+from router.core.seat import Seat
 from router.core.worker import Worker
+
+MAX_OTHERS = 8
+"""Policies that requests asked for by name which one pool keeps; the one asked for longest ago gives way."""
+
+
+def _no_other(name: str) -> AnyPolicy | None:
+    """No policy but its own is known to the pool."""
+    return None
+
+
+def _unheard(name: str, error: Exception) -> None:
+    """Nobody wants to know which policy beside the pool's own failed."""
 
 
 class Chooser:
-    """One pool's policy. Which shape it has is asked once: protocol checks are too slow for every request.
+    """One pool's policy, and those that single requests ask for by name.
 
-    `prefixes`: what the pool's workers hold, kept while the policy asks for it, and None otherwise.
+    State: the seats; `prefixes`, what the pool's workers hold, kept while a policy asks for it.
+
+    A policy that did not choose is told of every charge and settlement all the same, so that it is right when
+    it is asked. Beside the pool's own, one that fails then is dropped and harms nobody.
     """
 
-    __slots__ = (
-        "_batch", "_commits", "_pair", "_pool", "_roster", "_settles", "_single", "_starts", "name", "policy",
-        "prefixes",
-    )  # fmt: skip
+    __slots__ = ("_main", "_others", "_pool", "_roster", "make", "on_dropped", "prefixes")
 
     def __init__(self, pool: str, roster: Roster, policy: AnyPolicy, name: str) -> None:
         self._pool = pool
         self._roster = roster
+        self._others: dict[str, Seat] = {}
         self.prefixes: PoolPrefixes | None = None
+        self.make: Callable[[str], AnyPolicy | None] = _no_other
+        """Makes a policy by name; None for one that does not fit this pool, which then keeps its own."""
+        self.on_dropped: Callable[[str, Exception], None] = _unheard
+        """Told of a policy beside the pool's own that failed, and is asked no more."""
         self.use(policy, name)
 
     def use(self, policy: AnyPolicy, name: str) -> None:
         """Asks `policy` from now on. Raises InternalError for an object that is none of the three shapes."""
-        if not isinstance(policy, BatchPolicy | PairPolicy | Policy):
-            raise InternalError(f"{policy!r} has none of the methods of a policy")
-        self.policy = policy
-        self.name = name
-        self._batch = policy if isinstance(policy, BatchPolicy) else None
-        self._pair = policy if isinstance(policy, PairPolicy) else None
-        self._single = policy if isinstance(policy, Policy) else None
-        self._commits = policy if isinstance(policy, Commits) else None
-        self._settles = policy if isinstance(policy, Settles) else None
-        self._starts = policy if isinstance(policy, Starts) else None
-        self._bind(policy)
+        self._main = Seat(name, policy)
+        self._others.pop(name, None)
+        self._bind(self._main)
 
-    def _bind(self, policy: AnyPolicy) -> None:
+    @property
+    def name(self) -> str:
+        return self._main.name
+
+    @property
+    def policy(self) -> AnyPolicy:
+        return self._main.policy
+
+    def _bind(self, new: Seat) -> None:
         """What workers hold outlives a change between two policies that both ask for it."""
-        if isinstance(policy, Binds):
+        if new.binds is not None:
             if self.prefixes is None:
                 self.prefixes = PoolPrefixes()
-            policy.bind(self.prefixes)
-        elif self.prefixes is not None:
+            new.binds.bind(self.prefixes)
+        elif self.prefixes is not None and not any(seat.binds for seat in self._seats()):
             self.prefixes.close()
             self.prefixes = None
+
+    def _seats(self) -> Iterator[Seat]:
+        yield self._main
+        yield from self._others.values()
+
+    # --- who decides ---------------------------------------------------------------------------------
+
+    def seat(self, request: Request) -> Seat:
+        """The policy that decides for a request: the one that it asks for if that fits the pool."""
+        name = request.policy
+        if name is None or name == self._main.name:
+            return self._main
+        seat = self._others.pop(name, None)
+        if seat is None:
+            policy = self.make(name)
+            if policy is None:
+                return self._main
+            seat = Seat(name, policy)
+            if len(self._others) >= MAX_OTHERS:
+                del self._others[next(iter(self._others))]
+            self._others[name] = seat
+            self._bind(seat)
+        self._others[name] = seat  # the one asked for last is last
+        return seat
+
+    def _drop(self, seat: Seat, error: Exception) -> None:
+        if self._others.get(seat.name) is seat:
+            del self._others[seat.name]
+        self.on_dropped(seat.name, error)
 
     @property
     def by_batch(self) -> bool:
         """Whether it wants to see all that wait at once."""
-        return self._batch is not None
+        return self._main.batch is not None
 
     @property
     def one_by_one(self) -> bool:
         """Whether it can choose for one request without a look at the others that wait."""
-        return self._single is not None
+        return self._main.single is not None
 
-    @property
-    def by_pairs(self) -> bool:
-        """Whether it can only choose two workers together."""
-        return self._pair is not None and self._single is None
+    def in_round(self, request: Request) -> bool:
+        """Whether a request is decided on together with the others that wait."""
+        return self._main.batch is not None and (request.policy is None or self.seat(request) is self._main)
+
+    def by_pairs(self, request: Request) -> bool:
+        """Whether whoever decides for it can only choose two workers together."""
+        return self.seat(request).by_pairs
+
+    # --- the questions -------------------------------------------------------------------------------
 
     def one(self, request: Request, workers: Sequence[Worker], now: float) -> Choice | None:
         """One worker for one request; None leaves it queued."""
-        if self._single is None:
+        seat = self._main if request.policy is None else self.seat(request)
+        if seat.single is None:
             raise InternalError(f"pool {self._pool} decides by pairs and has no prefill pool")
-        choice = self._single.pick(request, workers, now)
+        choice = seat.single.pick(request, workers, now)
         if choice is not None:
             self._check_own(choice, request)
             self._check_offered(choice.worker, workers)
@@ -97,9 +140,10 @@ class Chooser:
         self, request: Request, prefills: Sequence[Worker], decodes: Sequence[Worker], now: float
     ) -> Choice | None:
         """Two workers for one request; None leaves it queued."""
-        if self._pair is None:
-            raise InternalError(f"policy {self.name} of pool {self._pool} does not choose pairs")
-        choice = self._pair.pick_pair(request, prefills, decodes, now)
+        seat = self.seat(request)
+        if seat.pair is None:
+            raise InternalError(f"policy {seat.name} of pool {self._pool} does not choose pairs")
+        choice = seat.pair.pick_pair(request, prefills, decodes, now)
         if choice is not None:
             self._check_own(choice, request)
             if choice.prefill_worker not in [worker.name for worker in prefills]:
@@ -111,10 +155,10 @@ class Chooser:
         self, requests: Sequence[Request], workers: Sequence[Worker], now: float
     ) -> Iterator[tuple[Request, Choice]]:
         """Workers for some of many requests; the rest stays queued."""
-        if self._batch is None:
+        if self._main.batch is None:
             raise InternalError(f"policy {self.name} of pool {self._pool} does not choose for many at once")
         wanted = {request.id: request for request in requests}
-        for choice in self._batch.admit(requests, workers, now):
+        for choice in self._main.batch.admit(requests, workers, now):
             request = wanted.pop(choice.request_id, None)
             if request is None:
                 raise self._bug(f"placed request {choice.request_id} twice, or it was not offered")
@@ -136,7 +180,7 @@ class Chooser:
         )
         return Choice(request.id, name, cost=cost, reason="bypass")
 
-    # --- what the policy is told, and the prefixes it asks for ---------------------------------------
+    # --- what the policies are told, and the prefixes they ask for -----------------------------------
 
     def joined(self, worker: Worker) -> None:
         """A worker was seen: it may be new, another incarnation, or of another KV capacity."""
@@ -149,7 +193,7 @@ class Chooser:
             self.prefixes.sweep(self._roster, now)
 
     def placed(self, lease: Lease, choice: Choice, now: float) -> None:
-        """A choice of the policy was charged."""
+        """A choice was charged."""
         self.charged(lease, now)
         self.committed(lease.request, choice, now)
 
@@ -162,12 +206,14 @@ class Chooser:
         """The first output of a lease was seen."""
         if self.prefixes is not None:
             self.prefixes.started(lease, now)
-        if self._starts is not None:
-            self._starts.started(lease, now)
+        self._main.started(lease, now)
+        if self._others:
+            self._tell_others(lambda seat: seat.started(lease, now))
 
     def committed(self, request: Request, choice: Choice, now: float) -> None:
-        if self._commits is not None:
-            self._commits.committed(request, choice, now, retry=request.attempt > 0)
+        self._main.committed(request, choice, now)
+        if self._others:
+            self._tell_others(lambda seat: seat.committed(request, choice, now))
 
     def reported(self, lease: Lease, usage: Usage) -> None:
         """An engine told the usage of a lease, settled or not."""
@@ -177,8 +223,18 @@ class Chooser:
     def settled(self, lease: Lease, outcome: Outcome, now: float) -> None:
         if self.prefixes is not None:
             self.prefixes.settled(lease, now)
-        if self._settles is not None:
-            self._settles.settled(lease, outcome, now)
+        self._main.settled(lease, outcome, now)
+        if self._others:
+            self._tell_others(lambda seat: seat.settled(lease, outcome, now))
+
+    def _tell_others(self, tell: Callable[[Seat], None]) -> None:
+        for seat in list(self._others.values()):
+            try:
+                tell(seat)
+            except Exception as error:  # noqa: BLE001  # whatever it is, this request did not ask for it
+                self._drop(seat, error)
+
+    # --- what it is held to --------------------------------------------------------------------------
 
     def _check_own(self, choice: Choice, request: Request) -> None:
         if choice.request_id != request.id:
@@ -196,4 +252,5 @@ class Chooser:
         return InternalError(f"policy {self.name} of pool {self._pool} {what}")
 
     def __repr__(self) -> str:
-        return f"<Chooser {self.name} of pool {self._pool}>"
+        beside = f", on request {', '.join(self._others)}" if self._others else ""
+        return f"<Chooser {self.name} of pool {self._pool}{beside}>"

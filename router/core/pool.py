@@ -56,7 +56,7 @@ class Pool:
         """The pool whose workers prefill what is decoded here."""
         self.partners: Partners | None = None
         """What this pool shares with the one at the other end of its hand-overs."""
-        self.chooser = Chooser(rules.name, self.roster, policy, rules.policy)
+        self.chooser = Chooser(rules.name, self.roster, policy, rules.policy, rules.prefix_index)
         self._placement = Placement(self.chooser, self.eligible)
         self._budgets = budgets
         self._queue = Queue(rules.max_queued, budgets.queued_bytes)

@@ -5,10 +5,11 @@ Separate from the Pool because it is data without behaviour, made from the setti
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from router.core.binding import Mode
 from router.core.budget import Budget
+from router.core.prefix_settings import PrefixSettings
 from router.core.worker import Role
 
 
@@ -22,6 +23,7 @@ class PoolRules:
         max_transfers: KV transfers under way at one worker (decode pools).
         max_queued: waiting requests per model; max_wait_s: how long one may wait.
         stall_min_s, stall_max_s: bounds of the patience with a worker that shows no progress.
+        prefix_index: bounds of what is remembered of prompts, while the policy asks for it.
     """
 
     name: str
@@ -33,6 +35,7 @@ class PoolRules:
     max_wait_s: float = 30.0
     stall_min_s: float = 10.0
     stall_max_s: float = 120.0
+    prefix_index: PrefixSettings = field(default_factory=PrefixSettings)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from router.settings.limits import LimitSettings
 from router.settings.mock import MockSettings
 from router.settings.pairs import Pair, pair_problems, pairs_of
 from router.settings.pools import DEFAULT_POOL, PoolSettings
+from router.settings.prefixes import KvEventSettings, PrefixIndexSettings
 from router.settings.server import RequestLogSettings, ServerSettings, UsageSettings
 from router.settings.timeouts import RetrySettings, TimeoutSettings
 
@@ -56,6 +57,8 @@ class Settings(BaseSettings):
     auth: AuthSettings = AuthSettings()
     usage: UsageSettings = UsageSettings()
     request_log: RequestLogSettings = RequestLogSettings()
+    prefix_index: PrefixIndexSettings = PrefixIndexSettings()
+    kv_events: KvEventSettings = KvEventSettings()
     pools: dict[str, PoolSettings] = Field(default_factory=lambda: {DEFAULT_POOL: PoolSettings()})
     """Pools by name."""
     mock: MockSettings = MockSettings()

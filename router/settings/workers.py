@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Self
 from urllib.parse import SplitResult, urlsplit
 
 import yaml
 from pydantic import Field, TypeAdapter, ValidationError, ValidationInfo, field_validator, model_validator
 
 from router.core.worker import Role
+from router.kv_events.source import EventSource
 from router.settings.section import Key, Section
 
 _DNS: Final = "dns+"
@@ -53,6 +54,13 @@ class WorkerSettings(Section):
     """Of a decode pool: it may serve whole requests, those that are not split; null: as its pool says."""
     bootstrap_port: BootstrapPort | None = None
     """Of a prefill pool: port of its bootstrap server; null: as its pool says."""
+    kv_events_endpoint: str | None = None
+    """ZMQ address at which it publishes what it holds, such as `tcp://host:5557`; with `*` for the host the
+    router listens there and the engine connects. null: where the engine itself says."""
+    kv_events_replay_endpoint: str | None = None
+    """ZMQ address at which it answers for events that were missed; null: nowhere, and a gap costs trust."""
+    kv_events_topic: str = ""
+    """Only events whose topic begins with this."""
     api_key: Key | None = None
     """Key sent to this worker; null: auth.api_key."""
 
@@ -82,11 +90,26 @@ class WorkerSettings(Section):
             raise ValueError("it must be 1 to 64 visible ASCII characters")
         return value
 
+    @model_validator(mode="after")
+    def _can_be_followed(self) -> Self:
+        if self.kv_events_endpoint is None and self.kv_events_replay_endpoint is not None:
+            raise ValueError("kv_events_replay_endpoint is of no use without kv_events_endpoint")
+        self.event_source  # noqa: B018 - asked for the ValueError of an address that is none
+        return self
+
     @model_validator(mode="before")
     @classmethod
     def _url_alone(cls, value: Any) -> Any:
         """A URL is enough."""
         return {"url": value} if isinstance(value, str) else value
+
+    @property
+    def event_source(self) -> EventSource | None:
+        """Where it publishes, None when nobody wrote that down. Raises ValueError for what is no address."""
+        if self.kv_events_endpoint is None:
+            return None
+        replay = self.kv_events_replay_endpoint
+        return EventSource.parse(self.kv_events_endpoint, replay, topic=self.kv_events_topic)
 
     @property
     def resolves(self) -> bool:
