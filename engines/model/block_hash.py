@@ -53,6 +53,10 @@ class BlockChain:
         self._keys = keys or None
         self._first_keys = first or None
 
+    def append(self, token: int) -> None:
+        """One more output token."""
+        self.tokens.append(token)
+
     def hash_full_blocks(self) -> list[bytes]:
         """Hashes of all blocks that are full now; only new ones are computed."""
         size, hashes, tokens = self.block_size, self.hashes, self.tokens

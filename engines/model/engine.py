@@ -24,15 +24,20 @@ from engines.model.job import (
     Timing,
 )
 from engines.model.kv_cache import KvEvent
+from engines.model.refusals import check
 from engines.model.roofline import StepClock, StepLoad
 from engines.model.scheduler import Scheduler
-from engines.model.sequence import Sequence
-from engines.model.text import EOS_TOKEN, VOCABULARY_SIZE
+from engines.model.sequence import Sequence, State
+from engines.model.span import Span, advance, plan_span
+from engines.model.text import EOS_TOKEN
 
 __all__ = [
     "Counters", "Engine", "EngineBusy", "EngineConfig", "EngineFault", "EngineRejects", "Fetch",
     "FinishReason", "Job", "Kept", "Output", "Step", "Timing",
 ]  # fmt: skip
+
+
+_DUMMY = StepLoad(decode_sequences=1, decode_kv_tokens=1)
 
 
 @dataclass(slots=True)
@@ -118,6 +123,11 @@ class Engine:
         return self._scheduler.kv.capacity_tokens
 
     @property
+    def dummy_step_s(self) -> float:
+        """Seconds of the step that keeps others company: a batch of one token, as vLLM's."""
+        return self._clock.step_from_totals(_DUMMY)
+
+    @property
     def idle(self) -> bool:
         """Whether no job is here."""
         return not self._jobs
@@ -149,7 +159,7 @@ class Engine:
             if job.id in self._jobs or job.id in seen:
                 raise EngineRejects("id", f"a job with id {job.id} is here already")
             seen.add(job.id)
-            self._check(job)
+            check(job, self.config.max_model_len)
         self._check_room(len(jobs))
         for job in jobs:
             sequence = Sequence(job, self.config, self._order, now)
@@ -286,6 +296,35 @@ class Engine:
             if sequence.computed == sequence.length
         ]
 
+    def begin_span(self, most: int) -> Span | None:
+        """Decode steps in a row that may pass without a look at each; None when the next step is one of its
+        own, for `begin_step`. Nothing is decided yet: jobs may come and go until `end_span`, which says how
+        many steps there were."""
+        if self._open is not None:
+            raise EngineFault("the step before has not ended")
+        return plan_span(self._scheduler, most)
+
+    def end_span(self, span: Span, ends: Collection[float]) -> list[Output]:
+        """Compute the first steps of a span, which ended at these times; the outputs are those of the last.
+
+        Raises:
+            EngineFault: a job of the span was aborted since, or there are more steps than it has.
+        """
+        if any(sequence.state is not State.RUNNING for sequence in span.sequences):
+            raise EngineFault("a job left in the middle of a span")
+        steps = len(ends)
+        if not 1 <= steps <= span.steps:
+            raise EngineFault(f"{steps} steps of a span of {span.steps}")
+        advance(self._scheduler, span, steps)
+        *before, last = ends
+        self.counters.steps += steps
+        self.counters.generation_tokens += (steps - 1) * len(span.sequences)
+        for sequence in span.sequences:
+            sequence.timing.generation_tokens += steps - 1
+            if before:
+                sequence.timing.last_token = before[-1]
+        return [self._sample(sequence, last) for sequence in span.sequences]
+
     def _sample(self, sequence: Sequence, now: float) -> Output:
         timing = sequence.timing
         before = timing.last_token
@@ -331,27 +370,6 @@ class Engine:
         return Kept(tuple(blocks), computed)
 
     # --- refusals -------------------------------------------------------------------------------------
-
-    def _check(self, job: Job) -> None:
-        length, longest = len(job.prompt_token_ids), self.config.max_model_len
-        if length < 1:
-            raise EngineRejects("prompt", "the prompt is empty")
-        if length + (0 if job.pooling else 1) > longest:
-            raise EngineRejects(
-                "input_tokens",
-                f"the prompt has {length} tokens and leaves no room for output in {longest} tokens",
-            )
-        if job.max_tokens is not None and not job.pooling:
-            if not 1 <= job.max_tokens <= longest:
-                raise EngineRejects(
-                    "max_tokens", f"max_tokens is {job.max_tokens}: 1 to {longest} are allowed"
-                )
-            if job.min_tokens > job.max_tokens:
-                raise EngineRejects("min_tokens", "min_tokens is larger than max_tokens")
-        if job.min_tokens < 0:
-            raise EngineRejects("min_tokens", f"min_tokens is {job.min_tokens}: at least 0 is needed")
-        if min(job.prompt_token_ids) < 0 or max(job.prompt_token_ids) >= VOCABULARY_SIZE:
-            raise EngineRejects("prompt", f"a token id is outside the vocabulary of {VOCABULARY_SIZE}")
 
     def _check_room(self, sequences: int) -> None:
         """A request may not go over a bound; that of tokens only holds once it is reached, as in vLLM."""

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from engines.model.block_hash import BlockChain
+from engines.model.parts import PartsChain
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +148,7 @@ class KvCache:
             self._spoiled.difference_update(blocks)
         return blocks
 
-    def store(self, chain: BlockChain, blocks: Sequence[int], first: int, end: int) -> None:
+    def store(self, chain: BlockChain | PartsChain, blocks: Sequence[int], first: int, end: int) -> None:
         """Make blocks `first` to `end` (exclusive) of a sequence reusable: they are full now."""
         hashes = chain.hashes
         for index in range(first, end):
@@ -225,7 +226,7 @@ class KvCache:
         )
 
 
-def _stored(chain: BlockChain, first: int, end: int) -> BlocksStored:
+def _stored(chain: BlockChain | PartsChain, first: int, end: int) -> BlocksStored:
     size = chain.block_size
     return BlocksStored(
         hashes=tuple(chain.hashes[first:end]),

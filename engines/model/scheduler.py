@@ -61,6 +61,20 @@ class Scheduler:
             self._admit(plan, now)
         return plan
 
+    def admits_nobody(self) -> bool:
+        """Whether no waiting sequence can begin before one of the batch ends. That a look-up would find more
+        of it cached by then is left out."""
+        if self.fetched.head() is not None or self._config.max_loras is not None:
+            return False
+        sequence = self.waiting.head()
+        if sequence is None or len(self.running) >= self._config.max_num_seqs:
+            return True
+        if sequence.to_fetch:
+            return False
+        hits = self._cached_prefix(sequence)
+        whole = blocks_for(sequence.length, self._config.block_size) - len(hits)
+        return not self.kv.can_allocate(whole, held_back=hits)
+
     def release(self, sequence: Sequence) -> None:
         """Take a sequence out for good, from wherever it is; its blocks are free at once, or when nothing is
         written to them any more."""
@@ -309,11 +323,12 @@ class Scheduler:
             else:
                 load.add_prefill(new, before)
             if computed >= sequence.fills_at:
-                self._store(sequence)
+                self.store(sequence)
         load.decode_sequences += sequences
         load.decode_kv_tokens += kv_tokens
 
-    def _store(self, sequence: Sequence) -> None:
+    def store(self, sequence: Sequence) -> None:
+        """Register the blocks that it has filled."""
         size = self._config.block_size
         full = sequence.computed // size
         if self._config.enable_prefix_caching:

@@ -7,6 +7,7 @@ import enum
 from engines.model.block_hash import BlockChain
 from engines.model.generation import Answer, prompt_key
 from engines.model.job import EngineConfig, EngineFault, FinishReason, Job, Timing
+from engines.model.parts import PartsChain, PromptParts
 
 
 class State(enum.Enum):
@@ -59,9 +60,7 @@ class Sequence:
         self.order = order
         self.block_size = config.block_size
         self.prompt_tokens = self.length = len(job.prompt_token_ids)
-        self.chain = BlockChain(
-            job.prompt_token_ids, config.block_size, lora=job.lora, cache_salt=job.cache_salt
-        )
+        self.chain = _chain(job, config.block_size)
         arrival = now if job.arrival is None else job.arrival
         self.rank = (job.priority, arrival, order)
         self.timing = Timing(
@@ -72,7 +71,7 @@ class Sequence:
         )
         self.state = State.WAITING
         self.to_fetch = job.fetch
-        self.key = prompt_key(job.prompt_token_ids, job.seed, job.sequence)
+        self.key = _identity(job, job.seed, job.sequence)
         self.answer = Answer(self.key)
         self.last_index, self.last_reason = _end(job, config, self.key)
         self.blocks: list[int] = []
@@ -89,7 +88,7 @@ class Sequence:
     @property
     def content(self) -> bytes:
         """Identity of what its prompt leaves in the KV cache, whoever asks and however."""
-        return prompt_key(self.job.prompt_token_ids, 0, 0)
+        return _identity(self.job, 0, 0)
 
     def loaded(self) -> None:
         """All KV of the prompt is here. The last token is computed anew: nothing to sample from otherwise."""
@@ -111,8 +110,18 @@ class Sequence:
 
     def append(self, token: int) -> None:
         """One more output token."""
-        self.chain.tokens.append(token)
+        self.chain.append(token)
         self.length += 1
+
+    def grow(self, tokens: int) -> None:
+        """So many more output tokens."""
+        if isinstance(self.chain, PartsChain):
+            self.chain.grow(tokens)
+            self.length += tokens
+        else:
+            first = self.timing.generation_tokens
+            for index in range(first, first + tokens):
+                self.append(self.answer.token(index))
 
     def move(self, to: State) -> None:
         """Change state.
@@ -129,6 +138,20 @@ class Sequence:
             f"<Sequence {self.job.id} {self.state.value} "
             f"[{self.computed}/{self.length} computed | {len(self.blocks)} blocks]>"
         )
+
+
+def _chain(job: Job, block_size: int) -> BlockChain | PartsChain:
+    prompt = job.prompt_token_ids
+    if isinstance(prompt, PromptParts):
+        return PartsChain(prompt, block_size, sequence=job.sequence, lora=job.lora, cache_salt=job.cache_salt)
+    return BlockChain(prompt, block_size, lora=job.lora, cache_salt=job.cache_salt)
+
+
+def _identity(job: Job, seed: int, sequence: int) -> bytes:
+    prompt = job.prompt_token_ids
+    if isinstance(prompt, PromptParts):
+        return prompt.identity(seed, sequence)
+    return prompt_key(prompt, seed, sequence)
 
 
 def _end(job: Job, config: EngineConfig, key: bytes, *, least: int = 1) -> tuple[int, FinishReason]:

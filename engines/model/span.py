@@ -1,0 +1,86 @@
+"""Many decode steps in one go, for drivers that need not see each token.
+
+Separate from the scheduler, whose plan is for one step. While every running sequence decodes and nobody can
+be admitted, the steps to come are alike: each adds one token to each. A span is as many of them as are alike,
+with the same results as single steps would have: the same times, tokens, blocks and cached prefixes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import accumulate
+
+from engines.model.kv_cache import blocks_for
+from engines.model.roofline import StepClock, StepLoad
+from engines.model.scheduler import Scheduler
+from engines.model.sequence import Sequence
+
+
+@dataclass(slots=True)
+class Span:
+    """Decode steps in a row between their begin and their end.
+
+    Attributes:
+        steps: how many there may be; the last of them may be the last of some sequences.
+        sequences: that decode, in batch order.
+        kv_tokens: sum of their contexts in the first step.
+    """
+
+    steps: int
+    sequences: tuple[Sequence, ...]
+    kv_tokens: int
+
+    def durations_s(self, clock: StepClock) -> list[float]:
+        """Engine seconds of each step."""
+        count = len(self.sequences)
+        load = StepLoad(decode_sequences=count, decode_kv_tokens=self.kv_tokens)
+        durations = []
+        for _ in range(self.steps):
+            durations.append(clock.step_from_totals(load))
+            load.decode_kv_tokens += count
+        return durations
+
+    def ends_s(self, clock: StepClock, now: float) -> list[float]:
+        """When each step ends, if the first begins now."""
+        return list(accumulate(self.durations_s(clock), initial=now))[1:]
+
+
+def plan_span(scheduler: Scheduler, most: int) -> Span | None:
+    """The decode steps that are alike from here on, at most `most`; None when the next one is not."""
+    running = scheduler.running
+    if not running or not scheduler.admits_nobody():
+        return None
+    steps, kv_tokens = most, 0
+    for sequence in running:
+        computed = sequence.computed
+        if sequence.length - computed != 1 or computed < sequence.prompt_tokens:
+            return None
+        left = sequence.last_index - sequence.timing.generation_tokens + 1
+        steps = min(steps, left)
+        kv_tokens += computed
+    while steps > 1 and _growth(running, steps, scheduler.kv.block_size) > scheduler.kv.free_blocks:
+        steps //= 2
+    return Span(steps, tuple(running), kv_tokens + len(running)) if steps > 1 else None
+
+
+def advance(scheduler: Scheduler, span: Span, steps: int) -> None:
+    """Computes the first `steps` steps of a span, all but the sampling of the last token of each."""
+    kv = scheduler.kv
+    for sequence in span.sequences:
+        sequence.grow(steps - 1)
+        computed = sequence.computed + steps
+        if computed > sequence.room:
+            missing = blocks_for(computed, kv.block_size) - len(sequence.blocks)
+            sequence.extend(kv.allocate(missing))
+        sequence.computed = computed
+        if computed >= sequence.fills_at:
+            scheduler.store(sequence)
+
+
+def _growth(running: list[Sequence], steps: int, block_size: int) -> int:
+    """Blocks that so many steps need."""
+    return sum(
+        blocks_for(sequence.computed + steps, block_size) - len(sequence.blocks)
+        for sequence in running
+        if sequence.computed + steps > sequence.room
+    )

@@ -1,0 +1,149 @@
+"""A span of decode steps is nothing but its single steps: same times, tokens, blocks and cached prefixes."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engines.model.engine import Engine, EngineConfig, EngineFault, Job, Output
+from engines.model.parts import Part, PromptParts
+from engines.model.roofline import Roofline, StepTimes
+from engines.model.specs import GPUS, MODELS
+
+AFFINE = StepTimes(
+    base_s=0.01, per_sequence_s=1e-3, per_kv_token_s=1e-6, prefill_base_s=0.01, prefill_per_token_s=1e-3
+)
+ROOFLINE = Roofline(MODELS["qwen2.5-3b"], GPUS["a40"])
+
+Arrival = tuple[float, Job]
+
+
+def engine(clock: Roofline | StepTimes, blocks: int, slots: int) -> Engine:
+    return Engine(EngineConfig(num_blocks=blocks, block_size=4, max_model_len=120, max_num_seqs=slots), clock)
+
+
+def by_steps(target: Engine, arrivals: list[Arrival]) -> list[Output]:
+    """What comes out when each step is looked at."""
+    now, seen, left = 0.0, [], list(arrivals)
+    while left or not target.idle:
+        while left and left[0][0] <= now:
+            target.add(left.pop(0)[1], now)
+        step = target.begin_step(now)
+        if step is None:
+            now = left[0][0]
+            continue
+        now += step.duration_s
+        seen += target.end_step(step, now)
+    return seen
+
+
+def by_spans(target: Engine, arrivals: list[Arrival], clock: Roofline | StepTimes, most: int) -> list[Output]:
+    """The same with as many spans as there can be, cut short where a job arrives."""
+    now, seen, left = 0.0, [], list(arrivals)
+    while left or not target.idle:
+        while left and left[0][0] <= now:
+            target.add(left.pop(0)[1], now)
+        span = target.begin_span(most)
+        if span is not None:
+            ends = span.ends_s(clock, now)
+            if left:
+                before = sum(end < left[0][0] for end in ends)
+                ends = ends[: before + 1]
+            now = ends[-1]
+            seen += target.end_span(span, ends)
+            continue
+        step = target.begin_step(now)
+        if step is None:
+            now = left[0][0]
+            continue
+        now += step.duration_s
+        seen += target.end_step(step, now)
+    return seen
+
+
+def state(target: Engine) -> tuple[object, ...]:
+    return (target.counters, target.kv_usage, repr(target))
+
+
+JOBS = st.lists(
+    st.tuples(st.floats(0, 2), st.integers(1, 60), st.integers(1, 60), st.integers(0, 3), st.booleans()),
+    min_size=1,
+    max_size=14,
+)
+
+
+def arrivals_of(drawn: list[tuple[float, int, int, int, bool]]) -> list[Arrival]:
+    jobs = []
+    for number, (at, prompt, tokens, shared, known) in enumerate(sorted(drawn)):
+        if known:
+            ids: object = [shared] * prompt
+        else:
+            ids = PromptParts([Part(shared, prompt // 2), Part(100 + number, prompt - prompt // 2)], number)
+        jobs.append((at, Job(id=str(number), prompt_token_ids=ids, max_tokens=tokens)))  # type: ignore[arg-type]  # both are sequences
+    return jobs
+
+
+@settings(deadline=None, max_examples=150)
+@given(drawn=JOBS, blocks=st.integers(31, 120), slots=st.integers(1, 6), most=st.integers(2, 50))
+@pytest.mark.parametrize("clock", [AFFINE, ROOFLINE], ids=["affine", "roofline"])
+def test_spans_yield_what_single_steps_yield(
+    clock: Roofline | StepTimes,
+    drawn: list[tuple[float, int, int, int, bool]],
+    blocks: int,
+    slots: int,
+    most: int,
+) -> None:
+    one, other = engine(clock, blocks, slots), engine(clock, blocks, slots)
+    steps = by_steps(one, arrivals_of(drawn))
+    spans = by_spans(other, arrivals_of(drawn), clock, most)
+    ended = {output.job_id: output for output in steps if output.finish_reason}
+    for output in spans:
+        if output.finish_reason:
+            twin = ended.pop(output.job_id)
+            assert output.finish_reason == twin.finish_reason
+            assert output.token_ids == twin.token_ids
+            assert output.timing.first_token == pytest.approx(twin.timing.first_token, abs=1e-9)
+            assert output.timing.last_token == pytest.approx(twin.timing.last_token, abs=1e-9)
+            assert output.timing.cached_tokens == twin.timing.cached_tokens
+            assert output.timing.preemptions == twin.timing.preemptions
+            assert output.since_last_s == pytest.approx(twin.since_last_s, abs=1e-9)
+    assert not ended
+    assert state(one) == state(other)
+
+
+def test_a_span_ends_where_the_first_sequence_does() -> None:
+    target = engine(AFFINE, 100, 4)
+    target.add(Job(id="short", prompt_token_ids=[1] * 8, max_tokens=9, ignore_eos=True), 0.0)
+    target.add(Job(id="long", prompt_token_ids=[2] * 8, max_tokens=30, ignore_eos=True), 0.0)
+    step = target.begin_step(0.0)
+    assert step is not None
+    target.end_step(step, 1.0)
+    span = target.begin_span(1_000)
+    assert span is not None
+    assert span.steps == 8
+    outputs = target.end_span(span, span.ends_s(AFFINE, 1.0))
+    assert [output.finish_reason for output in outputs] == ["length", None]
+
+
+def test_a_prompt_that_can_begin_leaves_no_room_for_a_span() -> None:
+    target = engine(AFFINE, 100, 4)
+    target.add(Job(id="a", prompt_token_ids=[1] * 8, max_tokens=90, ignore_eos=True), 0.0)
+    assert target.begin_span(10) is None
+    step = target.begin_step(0.0)
+    assert step is not None
+    target.end_step(step, 1.0)
+    assert target.begin_span(10) is not None
+    target.add(Job(id="b", prompt_token_ids=[2] * 8, max_tokens=90), 1.0)
+    assert target.begin_span(10) is None
+
+
+def test_a_job_that_left_in_the_middle_of_a_span_is_a_fault_of_the_driver() -> None:
+    target = engine(AFFINE, 100, 4)
+    target.add(Job(id="a", prompt_token_ids=[1] * 8, max_tokens=90, ignore_eos=True), 0.0)
+    step = target.begin_step(0.0)
+    assert step is not None
+    target.end_step(step, 1.0)
+    span = target.begin_span(10)
+    assert span is not None
+    target.abort("a")
+    with pytest.raises(EngineFault, match="left in the middle"):
+        target.end_span(span, [2.0])
