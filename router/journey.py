@@ -130,7 +130,7 @@ class Journey:
     def _chosen(self, lease: Lease, pool: Pool) -> None:
         if self._telemetry.log is not None:
             self._placements.append(_placement(lease, pool))
-        self._telemetry.metrics.worker(lease.worker).chosen(pool.policy_name, lease.reason)
+        self._telemetry.metrics.worker(lease.worker).chosen(lease.policy, lease.reason)
 
     @property
     def _handover(self) -> HandoverSeries:
@@ -316,7 +316,7 @@ def _placement(lease: Lease, pool: Pool) -> Placement:
     return Placement(
         worker=lease.worker,
         role=pool.rules.role.value,
-        policy=pool.policy_name,
+        policy=lease.policy,
         reason=lease.reason,
         cost=lease.cost,
     )

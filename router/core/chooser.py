@@ -11,6 +11,7 @@ from router.core.answer import Usage
 from router.core.errors import InternalError
 from router.core.lease import Lease, Outcome
 from router.core.policy import AnyPolicy, Choice, tie_break
+from router.core.prefix_settings import PrefixSettings
 from router.core.prefixes import PoolPrefixes
 from router.core.request import Request
 from router.core.roster import Roster
@@ -39,11 +40,19 @@ class Chooser:
     it is asked. Beside the pool's own, one that fails then is dropped and harms nobody.
     """
 
-    __slots__ = ("_main", "_others", "_pool", "_roster", "make", "on_dropped", "prefixes")
+    __slots__ = ("_main", "_others", "_pool", "_prefix_settings", "_roster", "make", "on_dropped", "prefixes")
 
-    def __init__(self, pool: str, roster: Roster, policy: AnyPolicy, name: str) -> None:
+    def __init__(
+        self,
+        pool: str,
+        roster: Roster,
+        policy: AnyPolicy,
+        name: str,
+        prefix_settings: PrefixSettings | None = None,
+    ) -> None:
         self._pool = pool
         self._roster = roster
+        self._prefix_settings = prefix_settings
         self._others: dict[str, Seat] = {}
         self.prefixes: PoolPrefixes | None = None
         self.make: Callable[[str], AnyPolicy | None] = _no_other
@@ -70,7 +79,7 @@ class Chooser:
         """What workers hold outlives a change between two policies that both ask for it."""
         if new.binds is not None:
             if self.prefixes is None:
-                self.prefixes = PoolPrefixes()
+                self.prefixes = PoolPrefixes(self._prefix_settings)
             new.binds.bind(self.prefixes)
         elif self.prefixes is not None and not any(seat.binds for seat in self._seats()):
             self.prefixes.close()

@@ -41,6 +41,7 @@ class Lease(msgspec.Struct, eq=False):
     The ledger of its pool alone changes it. Counts are what was charged to the worker and not yet given back.
 
     Attributes:
+        policy: name of the one that chose the worker.
         incarnation: of the worker at the time of the charge; a late settlement of an older incarnation
             moves no account of the new one.
         prompt_tokens: charged, corrected when the engine says the true length.
@@ -65,6 +66,7 @@ class Lease(msgspec.Struct, eq=False):
     expected_tokens: int
     cost: float = 0.0
     reason: str = ""
+    policy: str = ""
     generated_tokens: int = 0
     prompt_known: bool = False
     cached_tokens: int | None = None

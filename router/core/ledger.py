@@ -70,6 +70,7 @@ class Ledger:
             expected_tokens=expected,
             cost=choice.cost,
             reason=choice.reason,
+            policy=self._chooser.seat(request).name,
             last_event=now,
             prefilled=transferring,
             prefill_only=self._role is Role.PREFILL and request.split,

@@ -42,7 +42,7 @@ class Placement:
         What has waited too long goes whatever the policy says: its KV is kept alive in an engine's queue, and
         in this one it is not.
         """
-        if self._chooser.by_pairs and self.producers is not None:
+        if self.producers is not None and self._chooser.by_pairs(request):
             choice = self._choose_pair(request, workers, now)
         else:
             choice = self._chooser.one(request, workers, now)
@@ -82,7 +82,11 @@ class Placement:
         self, waiting: Collection[Request], may_start: Callable[[Request], bool], now: float
     ) -> Iterator[Placed]:
         """The same for a policy that sees at once all that may go to the same workers: what a request may not
-        have (a worker to avoid, one that is too small) is not offered with it."""
+        have (a worker to avoid, one that is too small) is not offered with it. Before them come those who ask
+        for another policy."""
+        own = [request for request in waiting if not self._chooser.in_round(request)]
+        yield from self.one_by_one(own, may_start, now)
+        waiting = [request for request in waiting if self._chooser.in_round(request)]
         left: dict[str, Request] = {}
         for workers, requests in self._by_offer(waiting, may_start).items():
             late = {request.id: request for request in requests if _overdue(request, now)}

@@ -55,6 +55,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
         handover: its KV, once it is prefilled; it waits for a decode worker then.
         key: the canonical prompt key; None for calls without a prompt.
         slo: service class named by the client, "" for the default one.
+        policy: name of the one that shall choose its workers where that fits; None: those of the pools.
         priority: engine priority, lower first; 0 is neutral.
         trusted: whether the client's key may use control fields.
     """
@@ -84,6 +85,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     slo: str = ""
     priority: int = 0
     trusted: bool = False
+    policy: str | None = None
     key: PromptKey | None = None
 
     def __repr__(self) -> str:

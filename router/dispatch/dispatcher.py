@@ -38,7 +38,7 @@ class Held:
     @property
     def policy_name(self) -> str:
         """Whose choice it was."""
-        return self._dispatcher.pool.policy_name
+        return self.lease.policy
 
     def settle(self, outcome: Outcome, reason: str = "") -> None:
         """Says how it ended; the account is settled when the block is left."""

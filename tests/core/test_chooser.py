@@ -30,7 +30,7 @@ def chooser(policy: object, *names: str) -> tuple[Chooser, list[Worker]]:
 )
 def test_the_shape_of_a_policy_is_known(policy: object, batch: bool, pairs: bool) -> None:
     made, _ = chooser(policy)
-    assert (made.by_batch, made.by_pairs) == (batch, pairs)
+    assert (made.by_batch, made.by_pairs(request())) == (batch, pairs)
 
 
 def test_a_policy_of_both_shapes_chooses_one_worker_at_a_time() -> None:
@@ -38,7 +38,7 @@ def test_a_policy_of_both_shapes_chooses_one_worker_at_a_time() -> None:
         pass
 
     made, workers = chooser(Both())
-    assert not made.by_pairs
+    assert not made.by_pairs(request())
     assert made.one(request(), workers, 0.0) is not None
 
 
