@@ -16,6 +16,7 @@ class StepModel:
         prefill_base_s, prefill_per_token_s, prefill_per_token_squared_s: time of a prefill of p tokens on an
             idle worker with an empty cache, base + per token · p + per token squared · p².
         step_base_s, step_per_sequence_s, step_per_kv_token_s: time of one decode step.
+        tokens_per_step: output tokens that a step gives each sequence; above 1 with speculative decoding.
     """
 
     prefill_base_s: float
@@ -24,6 +25,7 @@ class StepModel:
     step_per_sequence_s: float
     step_per_kv_token_s: float
     prefill_per_token_squared_s: float = 0.0
+    tokens_per_step: float = 1.0
 
     def prefill_s(self, tokens: int, cached_tokens: int = 0) -> float:
         """Seconds to prefill `tokens` uncached tokens behind `cached_tokens` on an idle worker.
@@ -41,6 +43,10 @@ class StepModel:
     def step_s(self, sequences: int, kv_tokens: int) -> float:
         """Seconds of one decode step with `sequences` running over `kv_tokens` of context."""
         return self.step_base_s + self.step_per_sequence_s * sequences + self.step_per_kv_token_s * kv_tokens
+
+    def steps(self, tokens: float) -> float:
+        """Steps in which a sequence writes so many tokens."""
+        return tokens / self.tokens_per_step
 
 
 @dataclass(frozen=True, slots=True)
