@@ -8,6 +8,7 @@ may add and abort jobs.
 from __future__ import annotations
 
 from collections.abc import Collection
+from collections.abc import Sequence as Iterated
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -304,8 +305,9 @@ class Engine:
             raise EngineFault("the step before has not ended")
         return plan_span(self._scheduler, most)
 
-    def end_span(self, span: Span, ends: Collection[float]) -> list[Output]:
-        """Compute the first steps of a span, which ended at these times; the outputs are those of the last.
+    def end_span(self, span: Span, ends: Iterated[float]) -> list[Output]:
+        """Compute the first steps of a span, which ended at these times; the outputs are the last ones of
+        jobs that ended with it, and no others.
 
         Raises:
             EngineFault: a job of the span was aborted since, or there are more steps than it has.
@@ -315,15 +317,10 @@ class Engine:
         steps = len(ends)
         if not 1 <= steps <= span.steps:
             raise EngineFault(f"{steps} steps of a span of {span.steps}")
-        advance(self._scheduler, span, steps)
-        *before, last = ends
+        ending = advance(self._scheduler, span, ends)
         self.counters.steps += steps
-        self.counters.generation_tokens += (steps - 1) * len(span.sequences)
-        for sequence in span.sequences:
-            sequence.timing.generation_tokens += steps - 1
-            if before:
-                sequence.timing.last_token = before[-1]
-        return [self._sample(sequence, last) for sequence in span.sequences]
+        self.counters.generation_tokens += steps * len(span.sequences) - len(ending)
+        return [self._sample(sequence, ends[-1]) for sequence in ending]
 
     def _sample(self, sequence: Sequence, now: float) -> Output:
         timing = sequence.timing
@@ -340,10 +337,10 @@ class Engine:
         timing.generation_tokens = index + 1
         self.counters.generation_tokens += 1
         if index < sequence.last_index:
-            token = sequence.answer.token(index)
+            token = sequence.token(index)
             sequence.append(token)
             return Output(sequence.id, (token,), None, since, timing)
-        token = EOS_TOKEN if sequence.last_reason == "stop" else sequence.answer.token(index)
+        token = EOS_TOKEN if sequence.last_reason == "stop" else sequence.token(index)
         return self._finish(sequence, Output(sequence.id, (token,), sequence.last_reason, since, timing), now)
 
     def _count_prompt(self, sequence: Sequence, now: float) -> None:

@@ -44,13 +44,14 @@ class Sequence:
         stored: leading blocks registered in the prefix cache.
         fills_at: value of `computed` at which the next block becomes full.
         last_index: output index of the last token, which ends the job for `last_reason`.
+        unread: the chain, where it is of parts: no token of it or of the answer is ever read.
         to_fetch: its KV is with a prefill engine and nobody has asked for it yet.
     """
 
     __slots__ = (
         "answer", "block_size", "blocks", "chain", "computed", "config", "fills_at", "id", "job", "key",
         "last_index", "last_reason", "length", "order", "prompt_tokens", "rank", "room", "state", "stored",
-        "timing", "to_fetch",
+        "timing", "to_fetch", "unread",
     )  # fmt: skip
 
     def __init__(self, job: Job, config: EngineConfig, order: int, now: float) -> None:
@@ -61,6 +62,7 @@ class Sequence:
         self.block_size = config.block_size
         self.prompt_tokens = self.length = len(job.prompt_token_ids)
         self.chain = _chain(job, config.block_size)
+        self.unread = self.chain if isinstance(self.chain, PartsChain) else None
         arrival = now if job.arrival is None else job.arrival
         self.rank = (job.priority, arrival, order)
         self.timing = Timing(
@@ -108,6 +110,10 @@ class Sequence:
         self.blocks += blocks
         self.room = len(self.blocks) * self.block_size
 
+    def token(self, index: int) -> int:
+        """Output token at `index`; 0 where nobody reads one."""
+        return self.answer.token(index) if self.unread is None else 0
+
     def append(self, token: int) -> None:
         """One more output token."""
         self.chain.append(token)
@@ -115,8 +121,8 @@ class Sequence:
 
     def grow(self, tokens: int) -> None:
         """So many more output tokens."""
-        if isinstance(self.chain, PartsChain):
-            self.chain.grow(tokens)
+        if self.unread is not None:
+            self.unread.grow(tokens)
             self.length += tokens
         else:
             first = self.timing.generation_tokens

@@ -7,13 +7,14 @@ with the same results as single steps would have: the same times, tokens, blocks
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
 from engines.model.kv_cache import blocks_for
 from engines.model.roofline import StepClock, StepLoad
 from engines.model.scheduler import Scheduler
-from engines.model.sequence import Sequence
+from engines.model.sequence import Sequence as Running
 
 
 @dataclass(slots=True)
@@ -27,7 +28,7 @@ class Span:
     """
 
     steps: int
-    sequences: tuple[Sequence, ...]
+    sequences: tuple[Running, ...]
     kv_tokens: int
 
     def durations_s(self, clock: StepClock) -> list[float]:
@@ -63,21 +64,32 @@ def plan_span(scheduler: Scheduler, most: int) -> Span | None:
     return Span(steps, tuple(running), kv_tokens + len(running)) if steps > 1 else None
 
 
-def advance(scheduler: Scheduler, span: Span, steps: int) -> None:
-    """Computes the first `steps` steps of a span, all but the sampling of the last token of each."""
-    kv = scheduler.kv
+def advance(scheduler: Scheduler, span: Span, ends: Sequence[float]) -> list[Running]:
+    """Computes the first steps of a span, which ended at these times; returns the sequences whose last token
+    is still to be sampled."""
+    kv, size, steps = scheduler.kv, scheduler.kv.block_size, len(ends)
+    last, before = ends[-1], ends[-2] if steps > 1 else None
+    ending: list[Running] = []
     for sequence in span.sequences:
-        sequence.grow(steps - 1)
+        timing = sequence.timing
+        written = timing.generation_tokens + steps
+        goes_on = written <= sequence.last_index
+        sequence.grow(steps if goes_on else steps - 1)
+        if goes_on:
+            timing.generation_tokens, timing.last_token = written, last
+        else:
+            timing.generation_tokens, timing.last_token = written - 1, before or timing.last_token
+            ending.append(sequence)
         computed = sequence.computed + steps
         if computed > sequence.room:
-            missing = blocks_for(computed, kv.block_size) - len(sequence.blocks)
-            sequence.extend(kv.allocate(missing))
+            sequence.extend(kv.allocate(blocks_for(computed, size) - len(sequence.blocks)))
         sequence.computed = computed
         if computed >= sequence.fills_at:
             scheduler.store(sequence)
+    return ending
 
 
-def _growth(running: list[Sequence], steps: int, block_size: int) -> int:
+def _growth(running: list[Running], steps: int, block_size: int) -> int:
     """Blocks that so many steps need."""
     return sum(
         blocks_for(sequence.computed + steps, block_size) - len(sequence.blocks)

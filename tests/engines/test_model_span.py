@@ -121,7 +121,7 @@ def test_a_span_ends_where_the_first_sequence_does() -> None:
     assert span is not None
     assert span.steps == 8
     outputs = target.end_span(span, span.ends_s(AFFINE, 1.0))
-    assert [output.finish_reason for output in outputs] == ["length", None]
+    assert [output.finish_reason for output in outputs] == ["length"]
 
 
 def test_a_prompt_that_can_begin_leaves_no_room_for_a_span() -> None:
