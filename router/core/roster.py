@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from router.core.barriers import fill_peers
 from router.core.calibration import Calibration, StepErrors
 from router.core.drift import Drift
 from router.core.engine_stats import EngineStats
@@ -45,8 +46,9 @@ class Change:
 class Roster:
     """Workers by name, in name order.
 
-    State: `_workers`, `_lives` (one entry per worker), `_warming`, and three caches that every change clears:
-    per model the ready workers and the shortest context among them, per model and revision who reads its KV.
+    State: `_workers`, `_lives` (one for each worker, shared by the ranks of a process), `_warming`, and three
+    caches that every change clears: per model the ready workers and the shortest context among them, per
+    model and revision who reads its KV.
     """
 
     def __init__(self, *, min_share: float = 0.5, on_change: Callable[[Change], None] | None = None) -> None:
@@ -59,6 +61,7 @@ class Roster:
         self._next_incarnation = 0
         self._min_share = min_share
         self._on_change = on_change
+        self._pool_is_group = False
 
     def __iter__(self) -> Iterator[Worker]:
         return iter(self._workers.values())
@@ -79,8 +82,24 @@ class Roster:
         worker.health.since = worker.last_sign = now
         self._workers[worker.name] = worker
         self._workers = dict(sorted(self._workers.items()))
-        self._lives[worker.name] = Lives()
+        siblings = [other.name for other in self._of_process(worker) if other is not worker]
+        self._lives[worker.name] = self._lives[siblings[0]] if siblings else Lives()
+        self._regroup()
         self._forget_ready()
+
+    def group_pool(self, yes: bool) -> None:
+        """Whether workers of no declared barrier group are taken to be one group."""
+        self._pool_is_group = yes
+        self._regroup()
+
+    def _regroup(self) -> None:
+        fill_peers(self._workers.values(), pool_is_group=self._pool_is_group)
+
+    def _of_process(self, worker: Worker) -> list[Worker]:
+        """Who shares its process: the ranks of its engine, or it alone."""
+        if worker.process is None:
+            return [worker]
+        return [other for other in self._workers.values() if other.process == worker.process]
 
     def remove(self, name: str, now: float) -> None:
         """Out for good: no new picks. It is forgotten when its last lease has ended (`forget_gone`)."""
@@ -93,17 +112,25 @@ class Roster:
             self._next_incarnation = max(self._next_incarnation, worker.incarnation + 1)
             del self._workers[worker.name]
             del self._lives[worker.name]
+        if gone:
+            self._regroup()
         return gone
 
     def sign(self, name: str, sign: Sign, now: float, reason: str = "") -> bool:
         """Applies a health sign to a worker that is known; True when its state changed.
 
         A sign that would leave less than the minimum share of the pool in rotation is not applied, unless the
-        port itself refuses: a whole fleet that answers late is not helped by being ejected.
+        port itself refuses: a whole fleet that answers late is not helped by being ejected. A port that
+        refuses does so for all the ranks behind it.
         """
         worker = self._workers.get(name)
         if worker is None:
             return False
+        of_port = self._of_process(worker) if sign is Sign.REFUSED else [worker]
+        changed = [other for other in of_port if self._take(other, sign, now, reason)]
+        return worker in changed
+
+    def _take(self, worker: Worker, sign: Sign, now: float, reason: str) -> bool:
         before = worker.state
         if before is State.READY and sign in _SPARED and not self._may_lose(worker):
             return False
@@ -213,24 +240,37 @@ class Roster:
         )
 
     def observe(self, name: str, stats: EngineStats, now: float) -> Verdict:
-        """Takes a scrape in: progress, sleep, and whether the process behind the URL is still the same."""
+        """Takes a scrape in: progress, sleep, and whether the process behind the URL is still the same; of a
+        rank, `see` tells that."""
         worker = self._workers.get(name)
         if worker is None:
             return Verdict.SAME
-        verdict = self._lives[name].see(stats)
-        if verdict is Verdict.SHARED:
-            worker.shared_address = True
+        verdict = self.see(name, stats, now) if worker.process is None else Verdict.SAME
         if worker.shared_address:
             worker.stats = None
             worker.drift = Drift()
             return Verdict.SHARED
-        if verdict is Verdict.RESTARTED:
-            self._reincarnate(worker, now, "the engine restarted")
-        elif _moved(worker.stats, stats):
+        if verdict is Verdict.SAME and _moved(worker.stats, stats):
             self.show_progress(worker, now)
         worker.stats = stats
         if stats.asleep is not None and worker.state is not State.DRAINING:
             self.sign(name, Sign.SLEEP if stats.asleep else Sign.WAKE, now)
+        return verdict
+
+    def see(self, name: str, stats: EngineStats, now: float) -> Verdict:
+        """Whether the process behind a worker is still the same; if not, all its ranks are born anew.
+
+        Args:
+            stats: of all its ranks together.
+        """
+        worker = self._workers.get(name)
+        if worker is None:
+            return Verdict.SAME
+        verdict = self._lives[name].see(stats)
+        for rank in self._of_process(worker):
+            rank.shared_address |= verdict is Verdict.SHARED
+            if verdict is Verdict.RESTARTED and not rank.shared_address:
+                self._reincarnate(rank, now, "the engine restarted")
         return verdict
 
     def show_progress(self, worker: Worker, now: float) -> None:

@@ -120,6 +120,8 @@ class Worker:
         step, transfers: coefficients that may be relied on; see `calibrate`.
         calibration: where they come from and how well they are known, also while they are not relied on.
         barrier_peers: all members of its barrier group, itself included.
+        process: what the data-parallel ranks of one engine have in common: they live and die together. None:
+            it is an engine of its own.
         last_sign: when it last showed life: an event, or a counter that moved (s).
         shared_address: its URL hides several processes, so its metrics and incarnations say nothing certain.
     """
@@ -130,6 +132,7 @@ class Worker:
     label: str = ""
     may_prefill: bool = False
     barrier_group: str | None = None
+    process: str | None = None
     slots: int | None = None
     capacity: float = 1.0
     models: frozenset[str] = frozenset()
