@@ -34,6 +34,7 @@ class Flag:
         roles: the sides of the pair that it speaks of.
         alias: the name that another router has for it.
         read: makes the value of the words that were typed; raises ValueError.
+        param: the one parameter of the policy that it sets, where its key is all of them.
     """
 
     name: str
@@ -46,6 +47,7 @@ class Flag:
     roles: tuple[Role, ...] = ()
     alias: str = ""
     read: Callable[[Any], Any] | None = None
+    param: str = ""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -60,6 +62,10 @@ class Flag:
 _REQUEST_TIMEOUT: Final = (
     "--request-timeout-secs bounds the wait for the first event of a stream, "
     "and the whole of an answer that is not streamed. It never cuts a stream that makes progress."
+)
+_THRESHOLDS: Final = (
+    "--balance-abs-threshold and --balance-rel-threshold are judged for each request, by the load of the "
+    "worker that holds its prefix and not of the most loaded one; who is above both is passed over."
 )
 _NO_PORT: Final = "none"
 
@@ -84,6 +90,7 @@ def read_prefills(words: Sequence[str]) -> list[dict[str, Any]]:
 _PREFILL: Final = (Role.PREFILL,)
 _DECODE: Final = (Role.DECODE,)
 _PAIR: Final = (Role.PREFILL, Role.DECODE)
+_PARAMS: Final = ("pools.*.policy_params",)
 _CONCURRENCY: Final = "Requests in flight at most: a hard limit held to the last byte, no rate."
 
 FLAGS: Final[tuple[Flag, ...]] = (
@@ -101,6 +108,44 @@ FLAGS: Final[tuple[Flag, ...]] = (
     Flag("--worker-urls", ("pools.*.workers",), "URL", many=True, meaning="URLs of the workers."),
     Flag("--workers-file", ("pools.*.workers_file",), "FILE"),
     Flag("--policy", ("pools.*.policy",), "NAME"),
+    Flag(
+        "--cache-threshold",
+        _PARAMS,
+        "SHARE",
+        param="cache_threshold",
+        meaning="cache_aware: share of the prompt above which its prefix is followed.",
+    ),
+    Flag(
+        "--balance-abs-threshold",
+        _PARAMS,
+        "N",
+        param="balance_abs_threshold",
+        notice=_THRESHOLDS,
+        meaning="cache_aware: requests that a holder of the prefix may have above the least loaded worker.",
+    ),
+    Flag(
+        "--balance-rel-threshold",
+        _PARAMS,
+        "X",
+        param="balance_rel_threshold",
+        notice=_THRESHOLDS,
+        meaning="cache_aware: or so many times its load.",
+    ),
+    Flag(
+        "--max-tree-size",
+        _PARAMS,
+        "BYTES",
+        param="max_tree_size",
+        meaning="cache_aware: bytes of text that one worker is believed to hold.",
+    ),
+    Flag(
+        "--eviction-interval-secs",
+        _PARAMS,
+        "S",
+        alias="--eviction-interval",
+        param="eviction_interval_s",
+        meaning="cache_aware: between two evictions down to --max-tree-size.",
+    ),
     Flag("--model", ("pools.*.model",), "NAME"),
     Flag("--slots", ("pools.*.slots",), "N"),
     Flag(
@@ -157,6 +202,7 @@ FLAGS: Final[tuple[Flag, ...]] = (
     Flag("--health-check-endpoint", ("health.path",), "PATH"),
     Flag("--health-failure-threshold", ("health.timeouts_to_eject",), "N"),
     Flag("--request-log", ("request_log.path",), "FILE"),
+    Flag("--calibration", ("calibration.file",), "FILE"),
     Flag(
         "--no-usage-injection",
         ("usage.inject",),
@@ -178,7 +224,6 @@ _NO_KUBERNETES: Final = (
     "discovery through the Kubernetes API is not in this version; "
     "name a headless Service as dns+http://name:port, or use --workers-file"
 )
-_OF_CACHE_AWARE: Final = "write parameters of cache_aware into the file: pools.NAME.policy_params"
 _NO_RANKS: Final = "data-parallel ranks as workers of their own are not in this version"
 _NO_WAIT: Final = "the router starts at once and takes each worker in as soon as it answers"
 _NO_TLS: Final = "TLS towards clients is not in this version; put a proxy that ends it in front"
@@ -214,17 +259,6 @@ REFUSED: Final[Mapping[str, str]] = {
             "--service-discovery-namespace",
         ),
         _NO_KUBERNETES,
-    ),
-    **dict.fromkeys(
-        (
-            "--cache-threshold",
-            "--balance-abs-threshold",
-            "--balance-rel-threshold",
-            "--eviction-interval",
-            "--eviction-interval-secs",
-            "--max-tree-size",
-        ),
-        _OF_CACHE_AWARE,
     ),
     **dict.fromkeys(("--intra-node-data-parallel-size", "--dp-aware", "--dp-size"), _NO_RANKS),
     **dict.fromkeys(("--worker-startup-timeout-secs", "--worker-startup-check-interval"), _NO_WAIT),
@@ -274,7 +308,7 @@ def given(args: argparse.Namespace) -> list[Given]:
         SettingsError: the words of a flag make no sense together.
     """
     return [
-        Given(flag.name, key, _read(flag, value), flag.roles)
+        Given(flag.name, f"{key}.{flag.param}" if flag.param else key, _read(flag, value), flag.roles)
         for flag in FLAGS
         if (value := getattr(args, flag.dest, None)) is not None
         for key in flag.keys
@@ -290,7 +324,8 @@ def _read(flag: Flag, value: Any) -> Any:
 
 def notices(args: argparse.Namespace) -> list[str]:
     """What users of other routers should hear about the flags they typed."""
-    return [flag.notice for flag in FLAGS if flag.notice and getattr(args, flag.dest, None) is not None]
+    said = [flag.notice for flag in FLAGS if flag.notice and getattr(args, flag.dest, None) is not None]
+    return list(dict.fromkeys(said))
 
 
 def typed(args: argparse.Namespace) -> list[str]:

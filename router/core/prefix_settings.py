@@ -8,6 +8,19 @@ from router.core.trust import TrustSettings
 
 
 @dataclass(frozen=True, slots=True)
+class TreeBound:
+    """How much text one worker is believed to hold at most, whatever fits into its KV.
+
+    Attributes:
+        max_bytes: of text; the default is that of SGLang's router.
+        interval_s: between two evictions down to it; in between there may be more.
+    """
+
+    max_bytes: int = 2**26
+    interval_s: float = 120.0
+
+
+@dataclass(frozen=True, slots=True)
 class PrefixSettings:
     """Bounds and shares.
 

@@ -12,7 +12,7 @@ from heapq import heappop, heappush, heapreplace
 from router.core.prefix_chain import HASH_BYTES
 from router.core.prefix_holder import Holder
 from router.core.prefix_ledger import Ledger, StoredBlocks
-from router.core.prefix_settings import PrefixSettings
+from router.core.prefix_settings import PrefixSettings, TreeBound
 from router.core.prefix_slots import Slots
 from router.core.prefix_tree import Book, PrefixTree
 from router.core.tokens import BYTES_PER_TOKEN
@@ -31,6 +31,7 @@ class PrefixStore:
     Attributes:
         bytes_per_token: of canonical text, as learned; converts a worker's capacity.
         evicted: nodes and ends evicted so far, for a metric.
+        tree_bound: of the text of one worker, by the wish of a policy.
     """
 
     def __init__(self, settings: PrefixSettings) -> None:
@@ -43,6 +44,8 @@ class PrefixStore:
         self.ledger_slots = Slots()
         self.bytes_per_token = BYTES_PER_TOKEN
         self.evicted = 0
+        self.tree_bound = TreeBound()
+        self._trimmed = float("-inf")
         self._by_age: list[tuple[float, int, PrefixTree, Book]] = []
         self._entered = 0
         self._gone: deque[Holder] = deque()
@@ -136,6 +139,7 @@ class PrefixStore:
                 return steps
             steps += self._forget(holder, now, most - steps)
             steps += self._fit(holder, most - steps)
+        steps += self._trim(holders, now, most - steps)
         limit = self.settings.max_bytes * (1 - _HEADROOM)
         while steps < most and self.used_bytes > limit and self._drop_oldest():
             steps += 1
@@ -153,6 +157,21 @@ class PrefixStore:
                 self.blocks.evict(holder.blocks)
             steps += 1
         self.evicted += steps
+        return steps
+
+    def _trim(self, holders: list[Holder], now: float, most: int) -> int:
+        """Once per interval, evicts down to the text that one worker may have."""
+        bound, steps = self.tree_bound, 0
+        if now < self._trimmed + bound.interval_s:
+            return 0
+        for holder in holders:
+            while holder.text.held_bytes > bound.max_bytes:
+                if steps >= most:
+                    return steps
+                self.text.evict(holder.text)
+                self.evicted += 1
+                steps += 1
+        self._trimmed = now
         return steps
 
     def _forget(self, holder: Holder, now: float, most: int) -> int:

@@ -17,7 +17,7 @@ from router.core.prefix_holder import Claim
 from router.core.prefix_index import PrefixIndex
 from router.core.prefix_match import Match
 from router.core.prefix_portion import Portion
-from router.core.prefix_settings import PrefixSettings
+from router.core.prefix_settings import PrefixSettings, TreeBound
 from router.core.request import Request
 from router.core.worker import Worker, WorkerView
 
@@ -25,7 +25,7 @@ _MAX_UNREPORTED = 1_024
 
 
 class Prefixes(Protocol):
-    """What a policy may ask of the prefixes that workers are believed to hold. Nothing here changes them."""
+    """What a policy may ask of the prefixes that workers are believed to hold. No question changes them."""
 
     def matched(self, request: Request) -> Match:
         """Who holds how much of its prompt.
@@ -42,6 +42,10 @@ class Prefixes(Protocol):
         """Tokens that each worker is believed to hold in all."""
         ...
 
+    def bound(self, bound: TreeBound) -> None:
+        """Of the text of one worker, from now on: for a policy that was just put in use."""
+        ...
+
 
 @runtime_checkable
 class Binds(Protocol):
@@ -56,12 +60,16 @@ class PoolPrefixes:
     State: the index, a claim per lease that is held, the claims of the last leases whose usage is still to
     come, and what was last answered. One decision asks about one request many times (its policy, a shadow,
     the charge that follows), and the prompt is walked once.
+
+    Attributes:
+        sees_tokens: whether any prompt came as token ids, which events of blocks can speak of.
     """
 
-    __slots__ = ("_claims", "_match", "_portion", "_request", "_unreported", "index")
+    __slots__ = ("_claims", "_match", "_portion", "_request", "_unreported", "index", "sees_tokens")
 
     def __init__(self, settings: PrefixSettings | None = None) -> None:
         self.index = PrefixIndex(settings)
+        self.sees_tokens = False
         self._claims: dict[Lease, Claim] = {}
         self._unreported: OrderedDict[Lease, Claim] = OrderedDict()
         self._request: Request | None = None
@@ -96,6 +104,9 @@ class PoolPrefixes:
         index = self.index
         holders = [index.holder(worker.name) for worker in workers]
         return [0.0 if holder is None else index.store.held_tokens(holder) for holder in holders]
+
+    def bound(self, bound: TreeBound) -> None:
+        self.index.store.tree_bound = bound
 
     # --- what the pool tells -------------------------------------------------------------------------
 
@@ -132,6 +143,7 @@ class PoolPrefixes:
         )
         if claim is not None:
             self._claims[lease] = claim
+            self.sees_tokens = self.sees_tokens or not claim.text_bytes
 
     def started(self, lease: Lease, now: float) -> None:
         """Its first output was seen: the prompt was computed."""

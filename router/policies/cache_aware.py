@@ -21,9 +21,9 @@ guard in seconds what `least_work` reads.
 - No holder: the least loaded worker, reason `least_load`. Holders, but none is open: the same, reason
   `overflow`. It will hold the prefix too from then on, so a hot prefix is copied to as many workers as it
   needs.
-- Guard in seconds: cost(w) = that of `least_work` − prefill_per_token_s × held tokens (for holders only) ×
-  warmup, in seconds. The lowest wins: a prefix is followed when the seconds that it saves exceed the extra
-  wait.
+- Guard in seconds: cost(w) = that of `least_work` − saved(w) × warmup, in seconds. saved = what it takes to
+  prefill the held tokens (for holders only), and the tokens that the prompts waiting at w are believed to
+  find there. The lowest wins: a prefix is followed when the seconds that it saves exceed the extra wait.
 - Of equal workers, the one that holds the fewest tokens in all; then by hash.
 
 **Parameters.**
@@ -35,10 +35,16 @@ guard in seconds what `least_work` reads.
   that a holder may have.
 - `balance_rel_threshold` (default 1.5; allowed: a number from 1 to 1,000,000): or so many times its load.
 - `guard` (default auto; allowed: auto or requests or seconds): unit of the guard; auto is seconds once
-  every candidate is calibrated, and requests before. The two thresholds are for requests.
+  every candidate is calibrated, and requests before. The two thresholds are for requests: whoever sets one
+  of them gets requests, unless `guard` is set, too.
+- `max_tree_size` (default 67108864; allowed: a whole number from 1,000 to 100,000,000,000): bytes of text
+  that one worker is believed to hold, whatever fits into its KV.
+- `eviction_interval_s` (default 120; allowed: a number from 0 to 86,400): between two evictions down to it.
 
 Pure affinity is `cache_threshold` 0 with both thresholds at 1,000,000; affinity by threshold alone keeps
-`cache_threshold`.
+`cache_threshold`. The flags `--cache-threshold`, `--balance-abs-threshold`, `--balance-rel-threshold`,
+`--max-tree-size` and `--eviction-interval-secs` set these parameters, with the meaning that they have in
+SGLang's router: it takes both thresholds to be outside. Its defaults are 0.3, 64, 1.5, 67108864 and 120.
 
 **Use it when** prompts share long beginnings: documents, tools, conversations, parallel samples. Workers then
 hold different prefixes, and the caches of the pool add up.
@@ -52,19 +58,24 @@ that the index does not trust holds nothing. `step` None with the guard in secon
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from router.core.lease import Lease, Outcome
 from router.core.policy import Choice
 from router.core.prefix_match import Match
-from router.core.prefixes import Prefixes
+from router.core.prefix_settings import TreeBound
 from router.core.request import Request
 from router.core.worker import Role, WorkerView
 from router.policies import least_work
+from router.policies.following import FollowsPrefixes
 from router.policies.guard import BLOCK_TOKENS, highest_load
 from router.policies.least_work import PRIOR, LeastWork, steps_of
 from router.policies.load import least, request_loads
-from router.policies.spec import PolicySpec, number, word
+from router.policies.queued_hits import QueuedHits
+from router.policies.spec import PolicySpec, number, whole, word
+
+_THRESHOLDS = frozenset({"balance_abs_threshold", "balance_rel_threshold"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,23 +84,27 @@ class Parameters:
     balance_abs_threshold: float = number(8, 0, 1_000_000)
     balance_rel_threshold: float = number(1.5, 1, 1_000_000)
     guard: str = word("auto", "requests", "seconds")
+    max_tree_size: int = whole(67_108_864, 1_000, 100_000_000_000)
+    eviction_interval_s: float = number(120, 0, 86_400)
 
 
 @dataclass(slots=True)
-class CacheAware:
+class CacheAware(FollowsPrefixes):
     """See the docstring of this file."""
 
     params: Parameters
     seed: int
-    prefixes: Prefixes | None = field(default=None, repr=False)
     work: LeastWork = field(init=False, repr=False)
+    queued_hits: QueuedHits = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         self.work = LeastWork(least_work.Parameters(), self.seed)
+        self.queued_hits = QueuedHits()
 
-    def bind(self, prefixes: Prefixes) -> None:
-        """Asks these about prefixes from now on."""
-        self.prefixes = prefixes
+    @property
+    def tree_bound(self) -> TreeBound:
+        """As its parameters say."""
+        return TreeBound(self.params.max_tree_size, self.params.eviction_interval_s)
 
     def pick(self, request: Request, workers: Sequence[WorkerView], now: float) -> Choice:
         prefixes = self.prefixes
@@ -133,14 +148,15 @@ class CacheAware:
         self, request: Request, workers: Sequence[WorkerView], held: Sequence[int], now: float
     ) -> Choice:
         costs = self.work.costs(request, workers, now)
+        steps, queued = steps_of(workers), self.queued_hits.tokens(workers)
+        for index, tokens in enumerate(held):
+            if tokens or queued[index]:
+                worker, step = workers[index], steps[index] if steps else PRIOR
+                saved_s = step.prefill_s(tokens) - step.prefill_base_s
+                saved_s = (saved_s + step.prefill_per_token_s * queued[index]) * worker.warmup
+                costs[index] -= saved_s if steps else saved_s / worker.capacity
         if not any(held):
             return self._least_loaded(request, workers, costs, "least_load")
-        steps = steps_of(workers)
-        for index, tokens in enumerate(held):
-            if tokens:
-                worker = workers[index]
-                saved_s = (steps[index] if steps else PRIOR).prefill_per_token_s * tokens * worker.warmup
-                costs[index] -= saved_s if steps else saved_s / worker.capacity
         index = self._least(request, workers, costs)
         reason = "prefix" if held[index] else "overflow"
         return Choice(request.id, workers[index].name, cost=costs[index], reason=reason)
@@ -160,6 +176,25 @@ class CacheAware:
         views = [workers[index] for index in tied]
         return tied[least(self.prefixes.held_tokens(views), views, request, self.seed)]
 
+    # --- learning ------------------------------------------------------------------------------------
+
+    def committed(self, request: Request, choice: Choice, now: float, *, retry: bool) -> None:
+        if request.key is not None:
+            self.queued_hits.placed(request.id, choice.worker, self.matched(request).on(choice.worker))
+
+    def started(self, lease: Lease, now: float) -> None:
+        self.queued_hits.ended(lease)
+
+    def settled(self, lease: Lease, outcome: Outcome, now: float) -> None:
+        self.queued_hits.ended(lease)
+
+
+def _completed(given: Mapping[str, object]) -> Mapping[str, object]:
+    """Whoever sets a threshold means it, calibrated or not."""
+    if _THRESHOLDS.isdisjoint(given):
+        return given
+    return {"guard": "requests", **given}
+
 
 SPEC = PolicySpec(
     name="cache_aware",
@@ -168,4 +203,5 @@ SPEC = PolicySpec(
     roles=frozenset(Role),
     cost_unit="requests in flight, this one included, at capacity 1 (seconds with the guard in seconds)",
     page=__doc__,
+    completed=_completed,
 )

@@ -89,9 +89,9 @@ from router.core.lease import Lease, Outcome
 from router.core.policy import Choice
 from router.core.prefix_match import Match
 from router.core.prefix_portion import Portion
-from router.core.prefixes import Prefixes
 from router.core.request import Request
 from router.core.worker import Role, WorkerView
+from router.policies.following import FollowsPrefixes
 from router.policies.guard import BLOCK_TOKENS, highest_load
 from router.policies.load import least, request_loads
 from router.policies.preble_bill import Bill, Charge
@@ -141,12 +141,11 @@ class _Question:
 
 
 @dataclass(slots=True)
-class Preble:
+class Preble(FollowsPrefixes):
     """See the docstring of this file."""
 
     params: Parameters
     seed: int
-    prefixes: Prefixes | None = field(default=None, repr=False)
     window: Window = field(init=False, repr=False)
     charge: Charge = field(init=False, repr=False)
 
@@ -157,10 +156,6 @@ class Preble:
         self.charge = Charge(
             1 if alone else params.operating_concurrency, unknown_tokens=params.expected_output_tokens
         )
-
-    def bind(self, prefixes: Prefixes) -> None:
-        """Asks these about prefixes from now on."""
-        self.prefixes = prefixes
 
     # --- choosing ------------------------------------------------------------------------------------
 
@@ -182,9 +177,7 @@ class Preble:
         return self._explore(question, question.open, reason)
 
     def _known(self, request: Request) -> tuple[Match, Portion | None]:
-        if self.prefixes is None:
-            return Match(request.prompt_tokens, {}), None
-        return self.prefixes.matched(request), self.prefixes.portion(request)
+        return self.matched(request), None if self.prefixes is None else self.prefixes.portion(request)
 
     def _question(
         self, request: Request, workers: Sequence[WorkerView], match: Match, now: float

@@ -80,6 +80,7 @@ class PolicySpec:
         roles: of the pools it makes sense for.
         cost_unit: unit of `Choice.cost`.
         page: the docstring of its file, which is its documentation.
+        completed: adds to the parameters that were given those that follow from them.
     """
 
     name: str
@@ -89,6 +90,7 @@ class PolicySpec:
     page: str | None
     parameters: type[Any] = NoParameters
     shape: Shape = Shape.ONE
+    completed: Callable[[Mapping[str, object]], Mapping[str, object]] = dict
 
     def check(self, params: Mapping[str, object]) -> Any:
         """The parameters, with defaults for those not given.
@@ -107,7 +109,7 @@ class PolicySpec:
                 raise PolicyError(
                     f"policy {self.name!r}: parameter {key!r} is {value!r}; allowed: {bounds_of(known[key])}"
                 )
-        return self.parameters(**params)
+        return self.parameters(**self.completed(params))
 
 
 def bounds_of(parameter: Field[Any]) -> Bounds:

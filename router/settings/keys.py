@@ -98,7 +98,7 @@ class Key:
     @property
     def default(self) -> str:
         """The default as it would be written in YAML; "" for null, an empty list, and where there is none."""
-        value = self.field.get_default(call_default_factory=True)
+        value = self.field.get_default(call_default_factory=True, validated_data={})
         if value is None or value is PydanticUndefined or value in ((), {}, ""):
             return ""
         if isinstance(value, bool):

@@ -19,6 +19,7 @@ _IN_A_PAIR: Final[Mapping[str, tuple[Role, ...]]] = {
     "model": (Role.PREFILL, Role.DECODE),
     "policy": (Role.PREFILL, Role.DECODE),
     "slots": (Role.DECODE,),
+    "policy_params": (Role.PREFILL,),
 }
 """What a flag for the one pool means when there is a pair in its place."""
 
@@ -110,7 +111,7 @@ def _in_a_pair(given: Given, roles: Mapping[str, str]) -> list[str]:
     names = {role: name for name, role in roles.items()}
     if len(roles) != 2 or set(names) != {Role.PREFILL.value, Role.DECODE.value}:
         raise SettingsError([_several(given, "one pool", list(roles))])
-    what = given.key.rpartition(".")[2]
+    what = given.key.split(".")[2]
     if what not in _IN_A_PAIR:
         raise SettingsError(
             [

@@ -22,6 +22,13 @@ from router.settings.workers import BootstrapPort, Slots, WorkerSettings, refuse
 DEFAULT_POOL: Final = "default"
 """Name of the pool that flags make, and of the one that exists when none is configured."""
 
+DEFAULT_POLICIES: Final = {
+    Role.BOTH: "cache_aware",
+    Role.PREFILL: "cache_aware",
+    Role.DECODE: "least_requests",
+}
+"""Policies of pools that name none."""
+
 Binding = Literal["auto", "early", "late", "adaptive"]
 ConnectorName = Literal["nixl", "mooncake", "sglang", "none"]
 Fallback = Literal["aggregated", "strict"]
@@ -56,8 +63,12 @@ class PoolSettings(Section):
     role: Role = Role.BOTH
     """What its workers do. A pool of role `prefill` and one of role `decode` with the same `model` are a
     pair: a request is prefilled in the one, its KV is handed over, and it is answered by the other."""
-    policy: str = Field(default="least_requests", json_schema_extra={"choices": list(POLICIES)})
-    """How a worker is chosen; `docs/policies.md` describes each policy."""
+    policy: str = Field(
+        default_factory=lambda given: DEFAULT_POLICIES[given.get("role", Role.BOTH)],
+        json_schema_extra={"choices": list(POLICIES)},
+    )
+    """How a worker is chosen; `docs/policies.md` describes each policy. In decode pools the default is
+    `least_requests`: what is prefilled elsewhere brings its KV along."""
     policy_params: dict[str, Any] = Field(default_factory=dict)
     """Parameters of the policy, by name."""
     slots: Slots | None = None

@@ -12,6 +12,8 @@ from msgspec import structs
 from router.core.prompt_key import PromptKey
 from router.core.request import Request
 from router.core.worker import StepModel
+from router.policies import POLICIES
+from tests.policies.examples import NOW
 from tests.policies.prefix_examples import Fleet, again, asking, tokens
 
 SYSTEM, DOCUMENT = tokens("s", 13), tokens("d", 21_000)
@@ -216,6 +218,46 @@ def test_in_seconds_too_a_prefix_below_the_threshold_counts_nothing() -> None:
     fleet = Fleet("cache_aware", step=STEP)
     fleet.serve(asking(SYSTEM + tokens("x", 500)), to=0)
     assert fleet.pick(asking(SYSTEM + tokens("e", 9_000), 1)).reason == "least_load"
+
+
+def test_hits_that_wait_are_no_wait() -> None:
+    fleet = Fleet("cache_aware", step=STEP)
+    fleet.serve(asking(DOCUMENT), to=1)
+    # Twelve prompts of 21,000 tokens stand before it, but all that they need is there.
+    waiting = [fleet.send(asking(DOCUMENT, n), to=1) for n in range(1, 13)]
+    assert fleet.workers[1].queued_tokens == 12 * 21_000
+    assert fleet.pick(asking(DOCUMENT, 20)).reason == "prefix"
+    assert len(waiting) == len(fleet.policy.queued_hits)  # type: ignore[attr-defined]  # it is CacheAware
+    for lease in list(fleet.running):
+        fleet.start(lease, NOW)
+        fleet.end(lease)
+    assert len(fleet.policy.queued_hits) == 0  # type: ignore[attr-defined]  # as above
+
+
+def test_whoever_sets_a_threshold_means_it_calibrated_or_not() -> None:
+    spec = POLICIES["cache_aware"]
+    assert spec.check({}).guard == "auto"
+    assert spec.check({"cache_threshold": 0.3}).guard == "auto"
+    assert spec.check({"balance_abs_threshold": 8}).guard == "requests"
+    assert spec.check({"balance_rel_threshold": 2, "guard": "seconds"}).guard == "seconds"
+
+
+# --- the size of the tree --------------------------------------------------------------------------------
+
+
+def test_a_worker_is_believed_to_hold_no_more_text_than_the_tree_may_have() -> None:
+    fleet = Fleet("cache_aware", max_tree_size=10_000, eviction_interval_s=30)
+    for number in range(8):
+        fleet.serve(asking(tokens(str(number), 1_000), number), NOW + number, to=1)
+    held = fleet.prefixes.index.holder("w1")
+    assert held is not None
+    assert held.text.held_bytes > 30_000
+    fleet.prefixes.sweep(fleet.workers, NOW + 29)
+    assert held.text.held_bytes > 30_000, "the interval began with the first sweep"
+    fleet.prefixes.sweep(fleet.workers, NOW + 30)
+    assert 0 < held.text.held_bytes <= 10_000
+    assert fleet.pick(asking(tokens("7", 1_000), 20)).reason == "prefix"
+    assert fleet.pick(asking(tokens("0", 1_000), 21)).reason == "least_load"
 
 
 # --- for all ---------------------------------------------------------------------------------------------

@@ -59,6 +59,11 @@ VALUES = {
     "--worker-urls": "http://a:1",
     "--policy": "random",
     "--slots": "64",
+    "--cache-threshold": "0.3",
+    "--balance-abs-threshold": "64",
+    "--balance-rel-threshold": "1.1",
+    "--max-tree-size": "10000",
+    "--eviction-interval-secs": "30",
     "--prefill": "http://p:1",
     "--decode": "http://d:1",
     "--prefill-policy": "session_affinity",
@@ -109,6 +114,36 @@ def test_the_request_timeout_bounds_first_events_and_whole_answers_and_says_so()
     assert (timeouts.first_event_s, timeouts.total_s, timeouts.idle_s) == (30, 30, 600)
     assert "never cuts a stream" in notices(args)[0]
     assert notices(parse(["serve"])[1]) == []
+
+
+def test_flags_of_cache_aware_set_its_parameters_together() -> None:
+    words = ["--cache-threshold", "0.3", "--balance-abs-threshold", "64", "--balance-rel-threshold", "1.1"]
+    settings = settings_of(*words, "--eviction-interval", "30", "--max-tree-size", "10000")
+    assert settings.pools["default"].policy_params == {
+        "cache_threshold": 0.3,
+        "balance_abs_threshold": 64,
+        "balance_rel_threshold": 1.1,
+        "eviction_interval_s": 30,
+        "max_tree_size": 10_000,
+    }
+
+
+def test_flags_of_cache_aware_leave_the_parameters_of_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text("pools: {mine: {policy_params: {guard: seconds, cache_threshold: 0.7}}}")
+    settings = settings_of("--config", str(file), "--cache-threshold", "0.3")
+    assert settings.pools["mine"].policy_params == {"guard": "seconds", "cache_threshold": 0.3}
+
+
+def test_a_flag_of_cache_aware_is_refused_for_another_policy(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "--policy", "random", "--cache-threshold", "0.3"]) == 1
+    assert "policy 'random' has no parameter 'cache_threshold'" in capsys.readouterr().err
+
+
+def test_who_sets_both_thresholds_is_told_once_how_they_are_judged() -> None:
+    _, args = parse(["serve", "--balance-abs-threshold", "64", "--balance-rel-threshold", "1.5"])
+    (notice,) = notices(args)
+    assert "judged for each request" in notice
 
 
 def test_switches_turn_off_what_is_on() -> None:

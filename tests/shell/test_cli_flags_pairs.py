@@ -111,6 +111,13 @@ def test_the_model_is_that_of_both_sides_and_slots_are_those_of_decode_workers()
     assert (prefill.slots, decode.slots, decode.mode.value) == (None, 64, "late")
 
 
+def test_prefill_pools_follow_prefixes_and_take_the_flags_for_it() -> None:
+    settings = settings_of(*PAIR, "--cache-threshold", "0.3")
+    prefill, decode = settings.pools["prefill"], settings.pools["decode"]
+    assert (prefill.policy, decode.policy) == ("cache_aware", "least_requests")
+    assert (prefill.policy_params, decode.policy_params) == ({"cache_threshold": 0.3}, {})
+
+
 def test_flags_of_the_split_are_those_of_the_decode_pool() -> None:
     settings = settings_of(*PAIR, "--pd-split-min-tokens", "0", "--pd-fallback", "strict", "--pd-may-prefill")
     decode = settings.pools["decode"]

@@ -47,7 +47,7 @@ def test_the_defaults_are_those_of_the_design() -> None:
 def test_a_router_without_pools_has_one_that_workers_can_be_added_to() -> None:
     assert list(Settings().pools) == ["default"]
     assert list(Settings.model_validate({"pools": {}}).pools) == ["default"]
-    assert Settings().pools["default"].policy == "least_requests"
+    assert Settings().pools["default"].policy == "cache_aware"
 
 
 def test_sections_without_keys_are_their_defaults() -> None:
