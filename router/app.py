@@ -18,6 +18,7 @@ from router.api.admin import admin_routes
 from router.api.front import Front, Identity
 from router.api.keys import Keys
 from router.api.operations import Control, metrics_app, operations_app
+from router.choosing import Choosing
 from router.core.binding import Mode
 from router.core.budget import Budget, RetryBudget
 from router.core.errors import BadRequest, Overloaded
@@ -31,9 +32,13 @@ from router.discovery import Discovery, resolve_with_system
 from router.dispatch import Dispatcher
 from router.fleet import Fleet, Member
 from router.journey import Telemetry
+from router.kv_events.fleet_events import FleetEvents
+from router.kv_events.lazy_wire import LazyWire, open_zmq, zmq_is_installed
+from router.kv_events.listeners import KvEventListeners
+from router.kv_events.locate import Locator
+from router.kv_events.wire import Wire
 from router.leg import Legs
 from router.peers import Peers
-from router.policies import build
 from router.poller import Periods, Poller
 from router.prefill_leg import PrefillLegs
 from router.proxy import Bounds, Proxy
@@ -73,6 +78,7 @@ class World:
         wall: Unix time, for records that outlive the process.
         open_files: how many files the process may have open.
         chance: where names come from that no other router may give: of transfers, of rooms.
+        wire: the way to engines' event streams; None: ZMQ, if pyzmq is installed.
     """
 
     connect: Connect
@@ -80,6 +86,7 @@ class World:
     wall: Callable[[], float]
     open_files: int
     chance: random.Random = field(default_factory=random.SystemRandom)
+    wire: Wire | None = None
 
 
 class Router:
@@ -108,6 +115,7 @@ class Router:
             ),
         )
         self.request_log = _request_log(settings, self.metrics)
+        self.choosing = Choosing(self.fleet, settings)
         self._make_pools(in_flight)
         self._make_topologies()
         self._make_path(in_flight)
@@ -119,6 +127,7 @@ class Router:
             Periods(settings.health, settings.polling, random.Random(settings.seed)),
             world.now,
         )
+        self._make_events()
         self.discovery = Discovery(self.fleet, self.register, world.now)
         self._make_doors()
         self.fleet.on_join = self.poller.watch
@@ -129,7 +138,7 @@ class Router:
     def _make_pools(self, in_flight: Budget) -> None:
         settings = self.settings
         budgets = PoolBudgets(in_flight, Budget("queued bytes", settings.limits.queue_bytes))
-        for index, (name, pool) in enumerate(settings.pools.items()):
+        for name, pool in settings.pools.items():
             rules = PoolRules(
                 name=name,
                 policy=pool.policy,
@@ -143,14 +152,14 @@ class Router:
                 prefix_index=settings.prefix_index.core,
             )
             roster = Roster(min_share=settings.health.min_in_rotation, on_change=self._changed)
-            policy = build(pool.policy, pool.policy_params, settings.seed + index)
             dispatcher = Dispatcher(
-                Pool(rules, policy, budgets, self.tokens.expected, roster),
+                Pool(rules, self.choosing.build(name), budgets, self.tokens.expected, roster),
                 self._world.now,
                 on_room=self.fleet.wake,
                 on_decided=self.metrics.decided,
             )
             self.fleet.add_pool(dispatcher, pool.model)
+        self.choosing.adopt()
 
     def _make_topologies(self) -> None:
         for pair in self.settings.pairs:
@@ -193,9 +202,23 @@ class Router:
         parts = SplitParts(self.legs, prefills, together, self.fleet, self.peers, self.releases, self.retries)
         return Splits(parts)
 
+    def _make_events(self) -> None:
+        settings, now, wire = self.settings.kv_events, self._world.now, self._world.wire
+        self.wire = wire or LazyWire(lambda: open_zmq(settings.core, now))
+        self.events = FleetEvents(
+            self.fleet,
+            KvEventListeners(self.wire, self.supervisor, settings.core, now),
+            Locator(self.upstream, asks=settings.follow == "auto"),
+            follows=settings.follow != "never",
+            can_listen=lambda: wire is not None or zmq_is_installed(),
+            tokenizes=lambda pool: False,
+        )
+
     def _make_doors(self) -> None:
         now, server = self._world.now, self.settings.server
-        control = Control(self.fleet, self.keys, self.register, self.why_not_ready, self.metrics.exposition)
+        control = Control(
+            self.fleet, self.keys, self.register, self.why_not_ready, self.metrics.exposition, self.choosing
+        )
         # The data port is open to strangers: without a key there are no admin routes on it at all.
         guarded = admin_routes(control, now, guarded=True) if self.keys.has_admin else None
         rest = operations_app(control, guarded)
@@ -213,6 +236,7 @@ class Router:
     def start(self) -> None:
         """Begins the background work and registers the workers of the configuration."""
         self.supervisor.start("reaper", lambda: reap(self.fleet), vital=True)
+        self.supervisor.start("kv events", self.events.run)
         if self.request_log is not None:
             self.supervisor.start("request log", self.request_log.run)
         for number in range(RELEASES_AT_ONCE if self.settings.pairs else 0):
@@ -240,6 +264,7 @@ class Router:
     async def aclose(self) -> None:
         """Ends the background work and every connection to a worker."""
         await self.supervisor.aclose()
+        self.wire.close()
         for dispatcher in self.fleet.dispatchers.values():
             dispatcher.refuse_all(Overloaded("The router is shutting down."))
         await self.upstream.aclose()
@@ -301,6 +326,7 @@ class Router:
 
     def _left(self, member: Member) -> None:
         self.poller.unwatch(member)
+        self.events.left(member.name)
         self.upstream.forget(member.origin)
         self.tokens.streams.forget(member.name)
         self._forget_handovers(member.name)
@@ -326,6 +352,7 @@ class Router:
             self.peers.forget(change.worker)
             if self.poison is not None:
                 self.poison.lost(change.worker, self._world.now())
+        self.events.changed(change.worker)
         if change.after is State.READY:
             self.fleet.wake()
 

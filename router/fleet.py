@@ -29,6 +29,7 @@ class Member:
         model: the one it was declared to serve; None when its list of models is believed instead.
         settings: as it was written down, to notice when that changes.
         bootstrap_port: where a prefill worker tells decode engines of itself; None: it does not.
+        base_model: the name by which it serves its weights without an adapter; None before it told.
     """
 
     worker: Worker
@@ -41,6 +42,7 @@ class Member:
     bootstrap_port: int | None = None
     settings: WorkerSettings | None = None
     engine_version: str | None = None
+    base_model: str | None = None
 
     @property
     def name(self) -> str:

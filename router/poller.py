@@ -256,6 +256,7 @@ class Poller:
             return
         asked.complaints.discard("models")
         listed = {card.id: card.max_model_len for card in cards}
+        member.base_model = member.model or next((card.id for card in cards if card.parent is None), None)
         await self._learn_version(member, next((card.root for card in cards if card.parent is None), None))
         if member.model is not None:
             listed = {member.model: listed.get(member.model)}

@@ -30,7 +30,7 @@ class Holder:
         predicted: token prompts dispatched in the last seconds, until the engine's events speak of them.
         ledger: what its events say, None while they are not followed.
         listening: whether its events arrive at present.
-        counted: whether a ledger that only counts knows of all blocks.
+        counted: whether its ledger knows of all blocks, so that their number bounds what is believed.
         pending_tokens: of dispatches whose outcome is not known.
         kv_capacity_tokens: None when nobody said.
         beliefs: how well our dispatches predict the cached tokens that it reports.

@@ -248,10 +248,8 @@ class PrefixIndex:
         if signal is TrustSignal.LOST:
             self.follow(worker, counts_only=holder.ledger.counts_only)
             return
-        holder.listening = signal is TrustSignal.COMPLETE
-        if holder.ledger.counts_only:
-            holder.counted = holder.listening
-        else:
+        holder.listening = holder.counted = signal is TrustSignal.COMPLETE
+        if not holder.ledger.counts_only:
             before = holder.trust
             holder.signal(signal)
             self._moved(holder, before)

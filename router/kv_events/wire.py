@@ -43,6 +43,9 @@ class Line(Protocol):
 class Wire(Protocol):
     """Opens lines. Raises WireFailed."""
 
+    def close(self) -> None:
+        """Lets go of everything that is still open; harmless when nothing is."""
+
     def subscribe(self, source: EventSource) -> Line:
         """Messages as they are published. It connects by itself, and again when the connection is lost."""
 

@@ -143,6 +143,10 @@ class Publisher:
 
     # --- the wire -------------------------------------------------------------------------------------
 
+    def close(self) -> None:
+        for line in self.lines:
+            line.close()
+
     def subscribe(self, source: EventSource) -> MemoryLine:
         if self.refused:
             raise WireFailed(f"{source.endpoint}: taken")
