@@ -18,6 +18,7 @@ from router.api.admin import admin_routes
 from router.api.front import Front, Identity
 from router.api.keys import Keys
 from router.api.operations import Control, metrics_app, operations_app
+from router.calibrations import Calibrations
 from router.choosing import Choosing
 from router.core.binding import Mode
 from router.core.budget import Budget, RetryBudget
@@ -101,6 +102,7 @@ class Router:
         self.bodies = Budget("bytes of bodies", settings.limits.buffered_bytes)
         self.fleet = Fleet(in_flight)
         self.tokens = TokenBook()
+        self.calibrations = Calibrations(settings.calibration.file, self.tokens)
         self.metrics = Metrics(
             lambda: snapshot(self.fleet, self.bodies, world.now(), ready=self.why_not_ready() is None),
             self.fleet.serves,
@@ -131,6 +133,7 @@ class Router:
         self.discovery = Discovery(self.fleet, self.register, world.now)
         self._make_doors()
         self.fleet.on_join = self.poller.watch
+        self.poller.on_learned = self.calibrations.met
         self.fleet.on_leave = self._left
 
     # --- building --------------------------------------------------------------------------------------
@@ -321,6 +324,7 @@ class Router:
             settings=settings,
         )
         self.fleet.join(member, self._world.now())
+        self.calibrations.joined(member)
         log.info("worker %s joins pool %s (%s)", member.name, pool, source)
         return member
 

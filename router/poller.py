@@ -94,6 +94,7 @@ class Poller:
         self._polling = periods.polling
         self._random = periods.generator
         self._now = now
+        self.on_learned: Callable[[Member], None] = lambda member: None
 
     def watch(self, member: Member) -> None:
         """A worker joined."""
@@ -261,6 +262,7 @@ class Poller:
         if member.model is not None:
             listed = {member.model: listed.get(member.model)}
         member.dispatcher.pool.roster.learn_models(member.name, listed)
+        self.on_learned(member)
 
     async def _learn_version(self, member: Member, root: str | None) -> None:
         """Before the models are known, so that nobody is chosen whose revision is not. A version that was

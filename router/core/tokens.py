@@ -77,6 +77,12 @@ class MeanTable(Generic[K]):
         mean.weight = min(mean.weight + weight, _MEMORY)
         mean.value += (bounded - mean.value) * weight / mean.weight
 
+    def presume(self, key: K, value: float) -> None:
+        """Takes a positive finite value that was measured before; samples move it as if it had half its
+        weight already. What was learned meanwhile stays."""
+        if key not in self._means and len(self._means) < self._capacity:
+            self._means[key] = _Mean(value, _MEMORY / 2)
+
     def forget(self, matches: Callable[[K], bool]) -> None:
         """Drops the keys that match."""
         for key in [key for key in self._means if matches(key)]:
@@ -113,6 +119,10 @@ class PromptTokens:
 
     def bytes_per_token(self, model: str) -> float:
         return self._bytes_per_token.mean(model)
+
+    def presume(self, model: str, bytes_per_token: float) -> None:
+        """Begins from a ratio that was measured before, unless calls have taught one."""
+        self._bytes_per_token.presume(model, bytes_per_token)
 
     def learn(self, model: str, size: PromptSize, prompt_tokens: int) -> None:
         """Takes the true length that an engine reported for a call of this size."""

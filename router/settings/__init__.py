@@ -1,6 +1,7 @@
 """Every knob of the router, and the only reader of the configuration file and of the environment."""
 
 from router.settings.auth import AuthSettings, ClientKey
+from router.settings.calibration import CalibrationSettings
 from router.settings.configuration import Settings
 from router.settings.fleet import DiscoverySettings, HealthSettings, PollingSettings
 from router.settings.limits import LimitSettings
@@ -16,6 +17,7 @@ from router.settings.workers import WorkerSettings, parse_workers, read_workers_
 
 __all__ = [
     "AuthSettings",
+    "CalibrationSettings",
     "ClientKey",
     "DiscoverySettings",
     "Given",

@@ -14,6 +14,7 @@ from pydantic import Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from router.settings.auth import AuthSettings
+from router.settings.calibration import CalibrationSettings
 from router.settings.fleet import DiscoverySettings, HealthSettings, PollingSettings
 from router.settings.limits import LimitSettings
 from router.settings.mock import MockSettings
@@ -57,6 +58,7 @@ class Settings(BaseSettings):
     auth: AuthSettings = AuthSettings()
     usage: UsageSettings = UsageSettings()
     request_log: RequestLogSettings = RequestLogSettings()
+    calibration: CalibrationSettings = CalibrationSettings()
     prefix_index: PrefixIndexSettings = PrefixIndexSettings()
     kv_events: KvEventSettings = KvEventSettings()
     pools: dict[str, PoolSettings] = Field(default_factory=lambda: {DEFAULT_POOL: PoolSettings()})

@@ -15,6 +15,7 @@ import yaml
 from pydantic import ValidationError
 from pydantic_settings import EnvSettingsSource
 
+from router.settings.calibration_file import CalibrationFileError, read_calibration
 from router.settings.configuration import ENVIRONMENT_DELIMITER, ENVIRONMENT_PREFIX, Settings
 from router.settings.placing import Given, place
 from router.settings.pools import PoolSettings
@@ -197,6 +198,11 @@ def _wrong_files(settings: Settings) -> Iterator[str]:
     """Files that are wrong now would be wrong at the first request."""
     for name, pool in settings.pools.items():
         yield from _wrong_workers(name, pool)
+    if settings.calibration.file is not None:
+        try:
+            read_calibration(settings.calibration.file)
+        except CalibrationFileError as error:
+            yield f"calibration.file: {error}"
     log = settings.request_log
     for name, path in (("path", log.path), ("salt_file", log.salt_file)):
         if path is not None and not path.absolute().parent.is_dir():
