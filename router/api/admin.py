@@ -13,6 +13,7 @@ from fastapi import APIRouter, Depends, Request
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from router.api.operations import Control
+from router.api.policies import add_policies
 from router.core.errors import BadRequest, Forbidden, Unauthorized
 from router.core.worker import Role
 from router.fleet import Fleet, Member
@@ -50,7 +51,7 @@ class Drain(BaseModel):
 
 
 def admin_routes(control: Control, now: Callable[[], float], *, guarded: bool) -> APIRouter:
-    """`/workers` and `/debug/state`; `guarded` asks for the administrator's key."""
+    """`/workers`, `/policies` and `/debug/state`; `guarded` asks for the administrator's key."""
 
     async def guard(request: Request) -> None:
         # Browsers name the page that sends a request. No page has business here, and one that an operator
@@ -62,6 +63,7 @@ def admin_routes(control: Control, now: Callable[[], float], *, guarded: bool) -
 
     routes = APIRouter(dependencies=[Depends(guard)])
     _add_workers(routes, control, now)
+    add_policies(routes, control.choosing)
 
     @routes.get("/debug/state")
     async def state() -> dict[str, Any]:

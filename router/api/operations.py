@@ -16,6 +16,7 @@ from starlette.exceptions import HTTPException
 from router.api.errors import error_body, error_headers, path_not_found
 from router.api.keys import Keys
 from router.api.small_bodies import SmallBodies
+from router.choosing import Choosing
 from router.core.errors import BadRequest, MethodNotAllowed, NotFound, RouterError, shown
 from router.core.request import Api
 from router.fleet import Fleet, Member
@@ -30,6 +31,7 @@ class Control:
         register: (pool, worker, source) adds a worker; raises RouterError when it cannot.
         ready: whether the router should get traffic, with the reason when not.
         exposition: the text of /metrics.
+        choosing: the policies of the pools.
     """
 
     def __init__(
@@ -39,12 +41,14 @@ class Control:
         register: Callable[[str, WorkerSettings, str], Member],
         ready: Callable[[], str | None],
         exposition: Callable[[], bytes],
+        choosing: Choosing,
     ) -> None:
         self.fleet = fleet
         self.keys = keys
         self.register = register
         self.ready = ready
         self.exposition = exposition
+        self.choosing = choosing
 
 
 def metrics_app(control: Control) -> FastAPI:

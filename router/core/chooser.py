@@ -5,6 +5,7 @@ Separate from the Pool, which charges: what a policy may be, and what it may ans
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
 from router.core.answer import Usage
@@ -40,7 +41,10 @@ class Chooser:
     it is asked. Beside the pool's own, one that fails then is dropped and harms nobody.
     """
 
-    __slots__ = ("_main", "_others", "_pool", "_prefix_settings", "_roster", "make", "on_dropped", "prefixes")
+    __slots__ = (
+        "_main", "_others", "_pool", "_prefix_settings", "_roster", "counts", "make", "on_dropped",
+        "prefixes",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -55,6 +59,8 @@ class Chooser:
         self._prefix_settings = prefix_settings
         self._others: dict[str, Seat] = {}
         self.prefixes: PoolPrefixes | None = None
+        self.counts: Counter[tuple[str, str]] = Counter()
+        """Charged choices by policy and reason."""
         self.make: Callable[[str], AnyPolicy | None] = _no_other
         """Makes a policy by name; None for one that does not fit this pool, which then keeps its own."""
         self.on_dropped: Callable[[str, Exception], None] = _unheard
@@ -65,6 +71,8 @@ class Chooser:
         """Asks `policy` from now on. Raises InternalError for an object that is none of the three shapes."""
         self._main = Seat(name, policy)
         self._others.pop(name, None)
+        # Whoever balances steps must see full workers, too, also where no group is declared.
+        self._roster.group_pool(self.by_batch)
         self._bind(self._main)
 
     @property
@@ -84,6 +92,11 @@ class Chooser:
         elif self.prefixes is not None and not any(seat.binds for seat in self._seats()):
             self.prefixes.close()
             self.prefixes = None
+
+    @property
+    def others(self) -> list[str]:
+        """Names of the policies beside its own that requests asked for, the last one last."""
+        return list(self._others)
 
     def _seats(self) -> Iterator[Seat]:
         yield self._main
@@ -135,11 +148,17 @@ class Chooser:
     # --- the questions -------------------------------------------------------------------------------
 
     def one(self, request: Request, workers: Sequence[Worker], now: float) -> Choice | None:
-        """One worker for one request; None leaves it queued."""
+        """One worker for one request; None leaves it queued.
+
+        Whoever decides in rounds, and knows no other way, is asked for a round of one.
+        """
         seat = self._main if request.policy is None else self.seat(request)
-        if seat.single is None:
+        if seat.single is not None:
+            choice = seat.single.pick(request, workers, now)
+        elif seat.batch is not None:
+            choice = next(iter(seat.batch.admit((request,), workers, now)), None)
+        else:
             raise InternalError(f"pool {self._pool} decides by pairs and has no prefill pool")
-        choice = seat.single.pick(request, workers, now)
         if choice is not None:
             self._check_own(choice, request)
             self._check_offered(choice.worker, workers)
@@ -203,6 +222,7 @@ class Chooser:
 
     def placed(self, lease: Lease, choice: Choice, now: float) -> None:
         """A choice was charged."""
+        self.counts[lease.policy, choice.reason] += 1
         self.charged(lease, now)
         self.committed(lease.request, choice, now)
 

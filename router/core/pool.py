@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 
-from router.core.binding import Binding
+from router.core.binding import Binding, Mode
 from router.core.chooser import Chooser
 from router.core.drift import Balance
 from router.core.eligibility import Eligibility
 from router.core.engine_stats import EngineStats
-from router.core.errors import DeadlineExceeded, InternalError, NoWorker, QueueFull, RouterError
+from router.core.errors import InternalError, NoWorker, QueueFull, RouterError
 from router.core.health import Sign, State
 from router.core.lease import Lease, Outcome
 from router.core.ledger import Ledger
@@ -63,12 +63,20 @@ class Pool:
         self._patience = Patience(rules.stall_min_s, rules.stall_max_s)
         self.ledger = Ledger(rules.role, self.roster, self.chooser, self._patience, expect)
 
-    def use(self, policy: AnyPolicy, name: str) -> None:
-        """Decides by `policy` from now on. Requests that wait and leases that are held stay as they are.
+    def use(self, policy: AnyPolicy, name: str, mode: Mode | None = None) -> None:
+        """Decides by `policy` from now on. Requests that wait and leases that are held stay as they are; what
+        waits should be looked at again.
 
-        Raises InternalError for an object that is none of the three shapes of a policy.
+        Args:
+            mode: when workers are chosen from now on; None: as before.
+
+        Raises:
+            InternalError: it is none of the three shapes of a policy.
         """
         self.chooser.use(policy, name)
+        if mode is not None and mode is not self.binding.mode:
+            self.binding = Binding(mode)
+            self.eligible.late_binding = self.binding.late
 
     @property
     def policy(self) -> AnyPolicy:
@@ -355,20 +363,7 @@ class Pool:
         request = waiting.request
         if self._in_vain(request):
             return NoWorker(f"no worker can take a request for `{request.model}` now", retry_after_s=5.0)
-        handover = request.handover
-        if handover is not None:
-            if now < handover.dispatch_by:
-                return None
-            message = "No decode worker had room before the prefill worker may have dropped the KV."
-            return DeadlineExceeded(message, phase="transfer", sent=False)
-        limit = waiting.since + self.rules.max_wait_s
-        if request.deadline is not None:
-            limit = min(limit, request.deadline)
-        if now < limit:
-            return None
-        return QueueFull(
-            f"waited {now - waiting.since:.0f} s for a worker for `{request.model}`", retry_after_s=5.0
-        )
+        return waiting.overdue(self.rules.max_wait_s, now)
 
     def candidates(self, request: Request) -> Sequence[Worker]:
         """Workers that the request itself allows, whether they have room or not."""

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import msgspec
 
 from router.core.budget import Budget
-from router.core.errors import InternalError, QueueFull
+from router.core.errors import DeadlineExceeded, InternalError, QueueFull, RouterError
 from router.core.request import Request
 
 UNKNOWN = ""
@@ -28,6 +28,25 @@ class Waiting(msgspec.Struct, frozen=True):
     request: Request
     since: float
     lane: str
+
+    def overdue(self, max_wait_s: float, now: float) -> RouterError | None:
+        """What its waiter is told when it has waited too long; None while it has not.
+
+        One that was prefilled waits as long as its KV is kept.
+        """
+        request, handover = self.request, self.request.handover
+        if handover is not None:
+            if now < handover.dispatch_by:
+                return None
+            message = "No decode worker had room before the prefill worker may have dropped the KV."
+            return DeadlineExceeded(message, phase="transfer", sent=False)
+        limit = self.since + max_wait_s
+        if request.deadline is not None:
+            limit = min(limit, request.deadline)
+        if now < limit:
+            return None
+        waited_s = now - self.since
+        return QueueFull(f"waited {waited_s:.0f} s for a worker for `{request.model}`", retry_after_s=5.0)
 
 
 class Queue:

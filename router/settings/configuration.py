@@ -106,7 +106,7 @@ class Settings(BaseSettings):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        problems = list(self._problems())
+        problems = list(self.problems())
         if problems:
             raise ValueError("\n".join(problems))
         return self
@@ -116,7 +116,8 @@ class Settings(BaseSettings):
         """The pairs of a prefill and a decode pool."""
         return pairs_of(self.pools)
 
-    def _problems(self) -> Iterator[str]:
+    def problems(self) -> Iterator[str]:
+        """What cannot hold together, one sentence each."""
         yield from _ports_that_meet(self.server)
         if self.limits.body_bytes > self.limits.buffered_bytes:
             yield "limits.body_bytes is above limits.buffered_bytes, so its largest body would never be taken"

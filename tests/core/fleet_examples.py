@@ -83,7 +83,7 @@ def pool(
     if rules.pop("late_binding", False):
         rules["mode"] = Mode.LATE
     made = Pool(
-        PoolRules(name="p", **rules),  # type: ignore[arg-type]
+        PoolRules(**{"name": "p", **rules}),  # type: ignore[arg-type]
         policy or FirstWorker(),  # type: ignore[arg-type]
         PoolBudgets(Budget("in flight", in_flight), Budget("queued bytes", queued_bytes)),
         lambda _request: 50,

@@ -1,0 +1,45 @@
+"""`/policies`: which policy each pool runs, and another one from now on.
+
+Separate from the administration of workers, which knows nothing of how they are chosen.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter
+from pydantic import BaseModel, ConfigDict, Field
+
+from router.choosing import Choosing
+from router.core.errors import BadRequest
+
+
+class NewPolicy(BaseModel):
+    """Body of PUT /policies: what a pool chooses by from now on."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    pool: str | None = None
+    policy: str
+    params: dict[str, Any] = Field(default_factory=dict)
+
+
+def add_policies(routes: APIRouter, choosing: Choosing) -> None:
+    """Adds the routes; whoever owns `routes` guards them."""
+
+    @routes.get("/policies")
+    async def policies() -> dict[str, Any]:
+        return choosing.state()
+
+    @routes.put("/policies")
+    @routes.post("/policies")
+    async def switch(new: NewPolicy) -> dict[str, Any]:
+        return choosing.switch(new.pool or _only_pool(choosing), new.policy, new.params)
+
+
+def _only_pool(choosing: Choosing) -> str:
+    """The pool of a request that names none. Raises BadRequest when there are several."""
+    pools = list(choosing.settings.pools)
+    if len(pools) > 1:
+        raise BadRequest(f"Say which pool: {', '.join(pools)}.")
+    return pools[0]

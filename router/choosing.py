@@ -1,0 +1,144 @@
+"""Which policy each pool runs, and how that is changed while requests run.
+
+Separate from the composition root, which builds it once, and from the admin routes, which only ask: this is
+the one place that turns the name of a policy into one that a pool decides by.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import asdict
+from functools import partial
+from typing import Any
+
+from router.core.binding import Mode
+from router.core.errors import BadRequest
+from router.core.policy import AnyPolicy
+from router.core.pool import Pool
+from router.core.worker import Role
+from router.fleet import Fleet
+from router.policies import POLICIES, Shape, build
+from router.settings.changes import with_policy
+from router.settings.configuration import Settings
+from router.settings.refusals import SettingsError
+
+log = logging.getLogger("pointsman")
+
+
+class Choosing:
+    """The policies of all pools.
+
+    State: `settings`, with the policies that are in force now.
+    """
+
+    def __init__(self, fleet: Fleet, settings: Settings) -> None:
+        self._fleet = fleet
+        self._seeds = {name: settings.seed + index for index, name in enumerate(settings.pools)}
+        self.settings = settings
+
+    def adopt(self) -> None:
+        """Lets every pool of the fleet make policies by name."""
+        for name, dispatcher in self._fleet.dispatchers.items():
+            chooser = dispatcher.pool.chooser
+            chooser.make = partial(self._beside, dispatcher.pool)
+            chooser.on_dropped = partial(_dropped, name)
+
+    def build(self, pool: str) -> AnyPolicy:
+        """A new policy as the settings of a pool say."""
+        settings = self.settings.pools[pool]
+        return build(settings.policy, settings.policy_params, self._seeds[pool])
+
+    def _beside(self, pool: Pool, name: str) -> AnyPolicy | None:
+        """A policy with its defaults, for requests that ask for it; None when it is not for such a pool."""
+        if not self.fits(pool, name):
+            return None
+        return build(name, {}, self._seeds[pool.rules.name])
+
+    @staticmethod
+    def fits(pool: Pool, name: str) -> bool:
+        """Whether a policy can choose the workers of a pool for a single request.
+
+        One that chooses pairs needs the other side of the pair; one for batches must be able to choose for
+        one request, which none does for a prompt alone.
+        """
+        spec = POLICIES.get(name)
+        if spec is None or pool.rules.role not in spec.roles:
+            return False
+        if spec.shape is Shape.PAIR:
+            return pool.partner is not None
+        return spec.shape is Shape.ONE or pool.rules.role is not Role.PREFILL
+
+    # --- changes ---------------------------------------------------------------------------------------
+
+    def switch(self, pool: str, policy: str, params: Mapping[str, object]) -> dict[str, Any]:
+        """Decides by another policy from now on, and returns the state of the pool. No request is lost: what
+        waits goes on waiting, and leases are settled as ever.
+
+        Raises:
+            BadRequest: the sentences that a configuration with this policy would be refused with, or no pool
+                of that name.
+        """
+        dispatcher = self._fleet.dispatchers.get(pool)
+        if dispatcher is None:
+            raise BadRequest(f"No pool is named {pool!r}; there are: {', '.join(self._fleet.dispatchers)}.")
+        try:
+            changed = with_policy(self.settings, pool, policy, params)
+            settings = changed.pools[pool]
+            if settings.mode is not Mode.EARLY:
+                _require_slots(dispatcher.pool, policy)
+        except SettingsError as error:
+            raise BadRequest("; ".join(error.problems)) from None
+        before, self.settings = self.settings, changed
+        dispatcher.pool.use(self.build(pool), policy, settings.mode)
+        dispatcher.wake()
+        was = before.pools[pool]
+        log.info("pool %s chooses by %s %s from now on, no more by %s %s", pool, policy, dict(params),
+                 was.policy, was.policy_params)  # fmt: skip
+        return self.state_of(pool)
+
+    # --- what there is ---------------------------------------------------------------------------------
+
+    def state_of(self, pool: str) -> dict[str, Any]:
+        """What a pool chooses by, for operators."""
+        dispatched = self._fleet.dispatchers[pool].pool
+        settings, chooser = self.settings.pools[pool], dispatched.chooser
+        spec = POLICIES[settings.policy]
+        return {
+            "pool": pool,
+            "role": dispatched.rules.role.value,
+            "policy": chooser.name,
+            "params": asdict(spec.check(settings.policy_params)),
+            "shape": spec.shape.value,
+            "cost_unit": spec.cost_unit,
+            "binding": dispatched.binding.mode.value,
+            "asked_for": chooser.others,
+            "decisions": [
+                {"policy": policy, "reason": reason, "count": count}
+                for (policy, reason), count in sorted(chooser.counts.items())
+            ],
+        }
+
+    def state(self) -> dict[str, Any]:
+        """All pools."""
+        return {"pools": [self.state_of(pool) for pool in self._fleet.dispatchers]}
+
+    def __repr__(self) -> str:
+        pools = ", ".join(f"{name} {d.pool.policy_name}" for name, d in self._fleet.dispatchers.items())
+        return f"<Choosing [{pools}]>"
+
+
+def _require_slots(pool: Pool, policy: str) -> None:
+    """Raises SettingsError for workers that came while the router ran, and said no slots."""
+    unknown = [worker.name for worker in pool.roster if worker.slots is None]
+    if unknown:
+        name = pool.rules.name
+        problem = (
+            f"{', '.join(unknown)} of pool {name} has no slots, but late binding, which its policy {policy} "
+            f"asks for, needs them; set pools.{name}.slots to its max_num_seqs"
+        )
+        raise SettingsError([problem])
+
+
+def _dropped(pool: str, policy: str, error: Exception) -> None:
+    log.error("policy %s beside that of pool %s failed and is dropped", policy, pool, exc_info=error)

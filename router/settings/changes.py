@@ -1,0 +1,41 @@
+"""Changes of a configuration that is in force: another policy for a pool.
+
+Separate from the configuration because what is asked for here comes from an operator while requests run, and
+is refused in the same words as a file would be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pydantic import ValidationError
+
+from router.settings.configuration import Settings
+from router.settings.pools import PoolSettings
+from router.settings.refusals import Loc, SettingsError, sentences
+
+
+def with_policy(settings: Settings, pool: str, policy: str, params: Mapping[str, object]) -> Settings:
+    """The same settings with another policy in a pool that there is.
+
+    Raises:
+        SettingsError: no such policy or parameter, a value out of bounds, or a policy that is not for this
+            pool; one sentence each.
+    """
+    before = settings.pools[pool]
+    asked = {"role": before.role, "policy": policy, "policy_params": dict(params)}
+    try:
+        checked = PoolSettings.model_validate(asked)
+    except ValidationError as error:
+        raise SettingsError(sentences(error, PoolSettings, _no_file)) from None
+    after = before.model_copy(update={"policy": policy, "policy_params": checked.policy_params})
+    changed = settings.model_copy(update={"pools": {**settings.pools, pool: after}})
+    problems = list(changed.problems())
+    if problems:
+        raise SettingsError(problems)
+    return changed
+
+
+def _no_file(_: Loc) -> str:
+    """Where a value was given: in the request itself."""
+    return ""
