@@ -148,6 +148,7 @@ FLAGS: Final[tuple[Flag, ...]] = (
     ),
     Flag("--model", ("pools.*.model",), "NAME"),
     Flag("--slots", ("pools.*.slots",), "N"),
+    Flag("--dp-size", ("pools.*.dp_size",), "N", alias="--intra-node-data-parallel-size"),
     Flag(
         "--pd-disaggregation",
         ("pools.*.role",),
@@ -224,7 +225,7 @@ _NO_KUBERNETES: Final = (
     "discovery through the Kubernetes API is not in this version; "
     "name a headless Service as dns+http://name:port, or use --workers-file"
 )
-_NO_RANKS: Final = "data-parallel ranks as workers of their own are not in this version"
+_RANKS_ARE_TOLD: Final = "workers are not asked how many ranks they have; say it with --dp-size N"
 _NO_WAIT: Final = "the router starts at once and takes each worker in as soon as it answers"
 _NO_TLS: Final = "TLS towards clients is not in this version; put a proxy that ends it in front"
 
@@ -260,7 +261,7 @@ REFUSED: Final[Mapping[str, str]] = {
         ),
         _NO_KUBERNETES,
     ),
-    **dict.fromkeys(("--intra-node-data-parallel-size", "--dp-aware", "--dp-size"), _NO_RANKS),
+    "--dp-aware": _RANKS_ARE_TOLD,
     **dict.fromkeys(("--worker-startup-timeout-secs", "--worker-startup-check-interval"), _NO_WAIT),
     **dict.fromkeys(("--tls-cert-path", "--tls-key-path"), _NO_TLS),
     **dict.fromkeys(("--workers", "--processes"), ONE_PROCESS),

@@ -142,9 +142,10 @@ def _ports_that_meet(server: ServerSettings) -> Iterator[str]:
 
 
 def _shared_between_pools(pools: dict[str, PoolSettings]) -> Iterator[str]:
-    for what in ("name", "url"):
+    for what in ("name", "origin_url"):
         owners: dict[str, str] = {}
         for name, pool in pools.items():
-            for value in (getattr(worker, what) for worker in pool.workers):
+            for value in (getattr(worker, what) for worker in pool.each_rank):
                 if owners.setdefault(value, name) != name:
-                    yield f"pools {owners[value]} and {name} both have a worker of {what} {value}"
+                    word = what.removeprefix("origin_")
+                    yield f"pools {owners[value]} and {name} both have a worker of {word} {value}"

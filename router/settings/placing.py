@@ -19,6 +19,7 @@ _IN_A_PAIR: Final[Mapping[str, tuple[Role, ...]]] = {
     "model": (Role.PREFILL, Role.DECODE),
     "policy": (Role.PREFILL, Role.DECODE),
     "slots": (Role.DECODE,),
+    "dp_size": (Role.PREFILL, Role.DECODE),
     "policy_params": (Role.PREFILL,),
 }
 """What a flag for the one pool means when there is a pair in its place."""

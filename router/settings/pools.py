@@ -15,6 +15,7 @@ from router.connectors import BOOTSTRAP_PORT
 from router.core.binding import Mode
 from router.core.worker import Role
 from router.policies import POLICIES, Shape
+from router.settings.ranks import NO_GROUP, DpSize
 from router.settings.refusals import closest
 from router.settings.section import FilePath, Section, Share
 from router.settings.workers import BootstrapPort, Slots, WorkerSettings, refuse_twins
@@ -72,9 +73,14 @@ class PoolSettings(Section):
     policy_params: dict[str, Any] = Field(default_factory=dict)
     """Parameters of the policy, by name."""
     slots: Slots | None = None
-    """Sequences that each worker runs at once (`max_num_seqs`); no engine tells it. Late binding needs it."""
+    """Sequences that each worker runs at once (`max_num_seqs`); no engine tells it. Late binding and
+    the policies balance_route_0 and balance_route_h need it. Each data-parallel rank has so many."""
     barrier_group: str | None = None
-    """Name of the data-parallel group that all its workers step in lock-step in."""
+    """Name of the data-parallel group that all its workers step in lock-step in. null: the ranks of one URL
+    are a group, and other workers are in none. `none`: nobody waits for anybody."""
+    dp_size: DpSize | None = None
+    """Data-parallel ranks of each engine; each becomes a worker of its own, named `NAME@RANK` and reached by
+    the header `X-data-parallel-rank`. null: an engine is one worker, and spreads what it gets by itself."""
     binding: Binding = "auto"
     """`early` places a request as it comes; `late` keeps it until a worker has a free slot; `auto` is late
     when the policy asks for it or a barrier group is declared. In a decode pool a request comes when it is
@@ -161,8 +167,25 @@ class PoolSettings(Section):
 
     @property
     def has_barrier(self) -> bool:
-        """Whether any of its workers steps in lock-step with others."""
-        return any((self.barrier_group, *(worker.barrier_group for worker in self.workers)))
+        """Whether any of its workers steps in lock-step with others, as far as somebody said so. Ranks do,
+        which asks for nothing that is not there: it counts where their slots are known."""
+        declared = (self.barrier_group, *(worker.barrier_group for worker in self.workers))
+        if any(group not in (None, NO_GROUP) for group in declared):
+            return True
+        return self.knows_slots and any(map(self.barrier_group_of, self.each_rank))
+
+    @property
+    def each_rank(self) -> tuple[WorkerSettings, ...]:
+        """The workers that are written down here, those with several ranks once for each."""
+        return tuple(rank for worker in self.workers for rank in self.ranks_of(worker))
+
+    def ranks_of(self, worker: WorkerSettings) -> tuple[WorkerSettings, ...]:
+        """The workers that one entry stands for: the ranks of its engine, or itself."""
+        return worker.ranks(self.dp_size_of(worker) or 1)
+
+    def dp_size_of(self, worker: WorkerSettings) -> int | None:
+        """Data-parallel ranks of this worker's engine, None when nobody said."""
+        return worker.dp_size or self.dp_size
 
     @property
     def knows_slots(self) -> bool:
@@ -175,8 +198,12 @@ class PoolSettings(Section):
         return worker.slots or self.slots
 
     def barrier_group_of(self, worker: WorkerSettings) -> str | None:
-        """Group whose steps this worker shares, None outside of any."""
-        return worker.barrier_group or self.barrier_group
+        """Group whose steps this worker shares, None outside of any. Ranks of one URL share theirs unless
+        they are told otherwise."""
+        group = worker.barrier_group or self.barrier_group
+        if group is None and worker.rank is not None:
+            return worker.origin_url
+        return None if group == NO_GROUP else group
 
     def role_of(self, worker: WorkerSettings) -> Role:
         """What this worker does."""
@@ -225,7 +252,7 @@ class PoolSettings(Section):
         yield from self._of_its_policy(name)
 
     def _of_its_workers(self, name: str) -> Iterator[str]:
-        needs_slots = self.mode is not Mode.EARLY
+        needs_slots = self.mode is not Mode.EARLY or POLICIES[self.policy].shape is Shape.BATCH
         for index, worker in enumerate(self.workers):
             where = f"pools.{name}.workers[{index}]"
             if self.model is not None and worker.model not in (None, self.model):
@@ -240,10 +267,10 @@ class PoolSettings(Section):
                 )
 
     def _why_not_early(self) -> str:
-        if self.binding != "auto":
+        if self.mode is not Mode.EARLY and self.binding != "auto":
             return f"binding {self.binding}"
         if POLICIES[self.policy].shape is Shape.BATCH:
-            return f"late binding, which its policy {self.policy} asks for,"
+            return f"its policy {self.policy}, which fills slots,"
         return "late binding, which its barrier group asks for,"
 
     def _of_its_policy(self, name: str) -> Iterator[str]:

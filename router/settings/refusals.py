@@ -29,7 +29,6 @@ _TWO_POOLS: Final = (
     "each with workers and a policy of its own"
 )
 _PAIRS_CONNECTOR: Final = "a pair has one connector; write pools.NAME.connector"
-_NO_RANKS: Final = "data-parallel ranks as workers of their own are not in this version"
 
 ABSENT: Final[Mapping[str, str]] = {
     "server.workers": ONE_PROCESS,
@@ -41,10 +40,8 @@ ABSENT: Final[Mapping[str, str]] = {
     "pools.*.decode": _TWO_POOLS,
     "pools.*.prefill_policy": _TWO_POOLS,
     "pools.*.decode_policy": _TWO_POOLS,
-    "pools.*.dp_size": _NO_RANKS,
     "pools.*.workers[*].connector": _PAIRS_CONNECTOR,
     "pools.*.workers[*].kv_connector": _PAIRS_CONNECTOR,
-    "pools.*.workers[*].dp_size": _NO_RANKS,
 }
 """Keys that users know from other routers, or from later versions, and why they are refused here."""
 

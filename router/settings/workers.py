@@ -16,6 +16,7 @@ from pydantic import Field, TypeAdapter, ValidationError, ValidationInfo, field_
 
 from router.core.worker import Role
 from router.kv_events.source import EventSource
+from router.settings.ranks import DpSize, RankOffset, split_rank, with_rank
 from router.settings.section import Key, Section
 
 _DNS: Final = "dns+"
@@ -34,9 +35,11 @@ class WorkerSettings(Section):
 
     url: str
     """`http://host:port` or `https://…`, with the path before `/v1` if there is one. `dns+http://name:port`
-    makes one worker of each address that the name resolves to."""
+    makes one worker of each address that the name resolves to. `http://host:port@3` is the data-parallel rank
+    3 of the engine there."""
     name: str = Field(default="", validate_default=True)
-    """Its name in logs, metrics, headers and the admin API. Default: host and port, and the path if any."""
+    """Its name in logs, metrics, headers and the admin API. Default: host and port, the path if any, and the
+    rank if any: `host:port@3`."""
     model: str | None = None
     """Model that it serves; null learns it from `/v1/models`."""
     role: Role | None = None
@@ -49,7 +52,14 @@ class WorkerSettings(Section):
     slots: Slots | None = None
     """Sequences that it runs at once (`max_num_seqs`); null: as its pool says."""
     barrier_group: str | None = None
-    """Name of the data-parallel group that it steps in lock-step with."""
+    """Name of the data-parallel group that it steps in lock-step with; null: as its pool says, and otherwise
+    the ranks of one URL are a group. `none`: it waits for nobody."""
+    dp_size: DpSize | None = None
+    """Data-parallel ranks of the engine, each of which becomes a worker `NAME@RANK` with slots and KV of its
+    own; null: as its pool says. With a rank in the URL it is that rank alone."""
+    dp_rank_offset: RankOffset = 0
+    """First rank of this address in the numbers that the engines use, where one engine has several addresses
+    (vLLM's hybrid load balancing: `--data-parallel-start-rank`). In the URL ranks begin with 0."""
     may_prefill: bool | None = None
     """Of a decode pool: it may serve whole requests, those that are not split; null: as its pool says."""
     bootstrap_port: BootstrapPort | None = None
@@ -68,7 +78,7 @@ class WorkerSettings(Section):
     @classmethod
     def _reachable(cls, value: str) -> str:
         parse_worker_url(value)
-        return value.rstrip("/")
+        return with_rank(*split_rank(value))
 
     @field_validator("name")
     @classmethod
@@ -79,9 +89,9 @@ class WorkerSettings(Section):
             )
         if value or "url" not in info.data:
             return value
-        url: str = info.data["url"]
+        url, rank = split_rank(info.data["url"])
         parts = urlsplit(url.removeprefix(_DNS))
-        return parts.netloc + parts.path
+        return with_rank(parts.netloc + parts.path, rank)
 
     @field_validator("revision")
     @classmethod
@@ -118,21 +128,42 @@ class WorkerSettings(Section):
 
     @property
     def origin_url(self) -> str:
-        """The URL without `dns+`."""
-        return self.url.removeprefix(_DNS)
+        """The URL without `dns+` and without a rank: what the engine listens at."""
+        return split_rank(self.url)[0].removeprefix(_DNS)
+
+    @property
+    def rank(self) -> int | None:
+        """The data-parallel rank that it is, from 0 at its address; None when it is all of an engine."""
+        return split_rank(self.url)[1]
+
+    def ranks(self, dp_size: int) -> tuple[WorkerSettings, ...]:
+        """One worker for each of so many ranks; itself where there is one rank, or it is one already."""
+        if self.rank is not None or dp_size == 1:
+            return (self,)
+        return tuple(
+            self.model_copy(
+                update={
+                    "url": with_rank(self.url, rank),
+                    "name": with_rank(self.name, rank),
+                    "dp_size": dp_size,
+                }
+            )
+            for rank in range(dp_size)
+        )
 
 
 _WORKERS: Final = TypeAdapter(tuple[WorkerSettings, ...])
 
 
 def parse_worker_url(url: str) -> SplitResult:
-    """The parts of a worker's URL, without `dns+`.
+    """The parts of a worker's URL, without `dns+` and rank.
 
     Raises:
         ValueError: it is no http(s) URL of a host, or holds what an origin may not.
     """
     try:
-        parts = urlsplit(url.removeprefix(_DNS))
+        address, _ = split_rank(url)
+        parts = urlsplit(address.removeprefix(_DNS))
         port = parts.port
     except ValueError as error:
         raise ValueError(f"it is no URL ({error}); expected http://host:port") from error
@@ -140,8 +171,8 @@ def parse_worker_url(url: str) -> SplitResult:
         raise ValueError("it must be a URL such as http://host:port")
     if parts.username is not None or parts.query or parts.fragment:
         raise ValueError("a worker's URL holds no user, query or fragment; keys belong into api_key")
-    if "@" in parts.path or re.search(r"@\d+$", url):
-        raise ValueError("ranks of a worker (url@rank) are not in this version")
+    if "@" in parts.path:
+        raise ValueError("a rank is a number after the whole URL, as in http://host:port@3")
     if parts.path.rstrip("/").endswith("/v1"):
         raise ValueError("a worker's URL ends before /v1, which the router adds itself")
     return parts
@@ -200,7 +231,7 @@ def refuse_twins(workers: tuple[WorkerSettings, ...]) -> tuple[WorkerSettings, .
     """The same workers, all of different names and URLs.
 
     Raises:
-        ValueError: two workers share a name or a URL.
+        ValueError: two workers share a name or a URL, or one is a rank of an engine that another is whole.
     """
     for what in ("url", "name"):
         seen: set[str] = set()
@@ -209,4 +240,8 @@ def refuse_twins(workers: tuple[WorkerSettings, ...]) -> tuple[WorkerSettings, .
             if value in seen:
                 raise ValueError(f"two workers have the {what} {value}")
             seen.add(value)
+    whole = {worker.url for worker in workers if worker.rank is None}
+    for worker in workers:
+        if worker.rank is not None and worker.origin_url in whole:
+            raise ValueError(f"{worker.url} is a rank of {worker.origin_url}, which is a worker, too")
     return workers

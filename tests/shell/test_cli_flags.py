@@ -59,6 +59,7 @@ VALUES = {
     "--worker-urls": "http://a:1",
     "--policy": "random",
     "--slots": "64",
+    "--dp-size": "2",
     "--cache-threshold": "0.3",
     "--balance-abs-threshold": "64",
     "--balance-rel-threshold": "1.1",

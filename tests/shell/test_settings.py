@@ -244,7 +244,9 @@ def test_a_name_that_is_resolved_is_told_from_an_address() -> None:
         ("http://user:pw@a:1", "no user"),
         ("http://a:1?x=1", "no user, query"),
         ("http://a:1/v1", "ends before /v1"),
-        ("http://a:1@2", "ranks|no user"),
+        ("http://a:1@2@3", "no user"),
+        ("http://a:1/x@2/y", "a rank is a number after the whole URL"),
+        ("http://a:1@1024", "ranks go from 0 to 1023"),
     ],
 )
 def test_a_url_that_is_no_worker_is_refused(url: str, reason: str) -> None:

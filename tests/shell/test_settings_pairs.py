@@ -369,6 +369,6 @@ def batch_policy(monkeypatch: pytest.MonkeyPatch) -> str:
 def test_a_batch_policy_places_decodes_late_and_no_prefills(batch_policy: str) -> None:
     assert PoolSettings(role=Role.DECODE, policy=batch_policy, slots=8).mode is Mode.LATE
     said = refused_pair(None, {"policy": batch_policy})
-    assert "has no slots, but late binding, which its policy in_batches asks for, needs them" in said
+    assert "has no slots, but its policy in_batches, which fills slots, needs them" in said
     said = refused_pair({"policy": batch_policy, "slots": 8})
     assert "pools.p.policy is in_batches, which places whole batches of decodes" in said

@@ -206,9 +206,8 @@ def test_one_process_may_be_said(monkeypatch: pytest.MonkeyPatch) -> None:
             "pools.a.connector is for pools of role prefill and decode, and this one is of role both",
         ),
         (
-            "pools: {a: {workers: [{url: 'http://a:1', dp_size: 2}]}}",
-            "pools.a.workers[0].dp_size is refused: "
-            "data-parallel ranks as workers of their own are not in this version ({f})",
+            "pools: {a: {workers: [{url: 'http://a:1', dp_size: 0}]}}",
+            "pools.a.workers[0].dp_size is 0 ({f}); it must be a whole number between 1 and 1024, or null",
         ),
         ("workers: [a]", "workers is refused: workers belong to a pool; write pools.NAME.workers ({f})"),
         ("workload: {}", "workload is refused: simulated workloads are not in this version ({f})"),
