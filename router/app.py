@@ -104,7 +104,9 @@ class Router:
         self.tokens = TokenBook()
         self.calibrations = Calibrations(settings.calibration.file, self.tokens)
         self.metrics = Metrics(
-            lambda: snapshot(self.fleet, self.bodies, world.now(), ready=self.why_not_ready() is None),
+            lambda: snapshot(
+                self.fleet, self.bodies, self.events, world.now(), ready=self.why_not_ready() is None
+            ),
             self.fleet.serves,
             version=__version__,
         )

@@ -8,10 +8,12 @@ from router.core.budget import Budget
 from router.core.health import State
 from router.core.worker import Role
 from router.fleet import Fleet, Member
+from router.kv_events.fleet_events import FleetEvents
+from router.prefix_snapshot import prefix_snapshot
 from router.telemetry.samples import QueueSample, Snapshot, WorkerSample
 
 
-def snapshot(fleet: Fleet, bodies: Budget, now: float, *, ready: bool) -> Snapshot:
+def snapshot(fleet: Fleet, bodies: Budget, events: FleetEvents, now: float, *, ready: bool) -> Snapshot:
     """Everything that is a gauge, read from the accounts themselves."""
     held = _held_tokens(fleet)
     return Snapshot(
@@ -23,6 +25,7 @@ def snapshot(fleet: Fleet, bodies: Budget, now: float, *, ready: bool) -> Snapsh
         body_capacity_bytes=bodies.limit,
         pairs_set_aside=sum(1 for t in fleet.topologies for _ in t.partners.pairs.set_aside(now)),
         bindings=[(name, d.pool.eligible.late_binding) for name, d in fleet.dispatchers.items()],
+        prefixes=prefix_snapshot(fleet, events),
         workers=[_worker(member, fleet, held[member.name], now) for member in fleet],
         queues=_queues(fleet, now),
     )

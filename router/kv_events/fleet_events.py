@@ -123,6 +123,12 @@ class FleetEvents:
         """What is known of where it publishes."""
         return self._locator.place(worker)
 
+    def counts_only(self, member: Member) -> bool:
+        """Whether no prompt for a worker comes as token ids, so that its blocks can only be counted."""
+        pool = member.dispatcher.pool
+        prefixes = pool.chooser.prefixes
+        return not (self._tokenizes(pool.rules.name) or (prefixes is not None and prefixes.sees_tokens))
+
     # --- the parts -------------------------------------------------------------------------------------
 
     def _look_at(self, member: Member) -> None:
@@ -143,8 +149,7 @@ class FleetEvents:
         model = member.base_model or member.model
         if not self.follows or prefixes is None or model is None or member.worker.shared_address:
             return None
-        tokens = prefixes.sees_tokens or self._tokenizes(member.dispatcher.pool.rules.name)
-        return Fed(member, prefixes, member.worker.incarnation, model, not tokens)
+        return Fed(member, prefixes, member.worker.incarnation, model, self.counts_only(member))
 
     def _start(self, fed: Fed) -> None:
         """The index has to know the incarnation before it is followed."""

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from router.core.engine_stats import EngineStats
 from router.telemetry.exposition import SampleFamily
+from router.telemetry.prefix_gauges import prefix_gauges
 from router.telemetry.samples import QueueSample, Snapshot, WorkerSample
 
 _WORKER = ("worker", "model", "role")
@@ -76,6 +77,7 @@ def gauges(snapshot: Snapshot) -> Iterator[SampleFamily]:
     yield from _queue_gauges(snapshot.queues)
     yield from _worker_gauges(snapshot.workers)
     yield from _engine_gauges(snapshot.workers, snapshot.now)
+    yield from prefix_gauges(snapshot.prefixes)
 
 
 def _router_gauges(snapshot: Snapshot) -> Iterator[SampleFamily]:

@@ -8,9 +8,10 @@ exactly as right as the accounts they are read from.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from router.core.engine_stats import EngineStats
+from router.telemetry.prefix_gauges import PrefixSnapshot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +89,7 @@ class Snapshot:
         body_capacity_bytes: how much may be held.
         pairs_set_aside: prefill and decode workers that may not hand over KV for a while.
         bindings: (pool, whether its requests wait for a free slot) of each pool.
+        prefixes: what workers are believed to hold.
     """
 
     now: float
@@ -98,5 +100,6 @@ class Snapshot:
     body_capacity_bytes: int | None = None
     pairs_set_aside: int = 0
     bindings: Sequence[tuple[str, bool]] = ()
+    prefixes: PrefixSnapshot = field(default_factory=PrefixSnapshot)
     workers: Sequence[WorkerSample] = ()
     queues: Sequence[QueueSample] = ()
