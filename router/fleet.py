@@ -30,6 +30,8 @@ class Member:
         settings: as it was written down, to notice when that changes.
         bootstrap_port: where a prefill worker tells decode engines of itself; None: it does not.
         base_model: the name by which it serves its weights without an adapter; None before it told.
+        dp_rank: the data-parallel rank of its engine that it is, as the engine counts; None: it is all of it.
+        dp_size: ranks of that engine.
     """
 
     worker: Worker
@@ -43,10 +45,24 @@ class Member:
     settings: WorkerSettings | None = None
     engine_version: str | None = None
     base_model: str | None = None
+    dp_rank: int | None = None
+    dp_size: int = 1
 
     @property
     def name(self) -> str:
         return self.worker.name
+
+    @property
+    def engine_name(self) -> str:
+        """What its process is called where all its ranks are meant."""
+        return self.name if self.worker.process is None else self.worker.process
+
+    def meets(self, other: Member) -> bool:
+        """Whether both cannot be there at once: they share a name, or an address and not only as two ranks."""
+        if self.name == other.name or self.origin != other.origin:
+            return self.name == other.name
+        two_ranks = None not in (self.dp_rank, other.dp_rank) and self.dp_rank != other.dp_rank
+        return not two_ranks or self.dispatcher is not other.dispatcher
 
     def is_of(self, revision: str) -> bool:
         """Whether an operator who names this revision means it."""
@@ -105,6 +121,10 @@ class Fleet:
     def member(self, name: str) -> Member | None:
         return self._members.get(name)
 
+    def at(self, origin: Origin) -> list[Member]:
+        """Who listens there: the ranks of an engine, or one worker, or nobody."""
+        return [member for member in self._members.values() if member.origin == origin]
+
     def reach(self, name: str) -> Member:
         """A worker that was chosen just now. Raises ConnectFailed when it has left since."""
         member = self._members.get(name)
@@ -115,7 +135,7 @@ class Fleet:
     def join(self, member: Member, now: float) -> None:
         """Registers a worker. Raises BadRequest when its name or address is taken."""
         for other in self._members.values():
-            if other.name == member.name or other.origin == member.origin:
+            if member.meets(other):
                 raise BadRequest(f"A worker with this name or address is registered already: {other.name}.")
         member.dispatcher.pool.roster.add(member.worker, now)
         if member.model is not None:

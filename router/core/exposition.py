@@ -61,24 +61,31 @@ class Sample:
         return next((self.labels[name] for name in _ENGINE_LABELS if name in self.labels), None)
 
 
-class _Samples:
-    """The wanted samples of one exposition, of all engines or of one."""
+_ByName = Mapping[bytes, list[Sample]]
 
-    def __init__(self, data: bytes, engine: str | None) -> None:
-        self._by_name = read_samples(data)
-        self._engine = engine
+
+class _Samples:
+    """The wanted samples of one exposition, of all engines or of one.
+
+    Args:
+        whole: all of them.
+        own: those of the engine that is asked for.
+    """
+
+    def __init__(self, whole: _ByName, own: _ByName) -> None:
+        self._whole = whole
+        self._own = own
 
     def named(self, names: Sequence[bytes]) -> list[Sample]:
         """Those of the first name that the exposition has."""
         for name in names:
-            found = self._by_name.get(name)
-            if found:
-                return [one for one in found if self._engine is None or one.engine == self._engine]
+            if self._whole.get(name):
+                return self._own.get(name, [])
         return []
 
     def of_process(self, name: bytes) -> list[Sample]:
         """Samples that stand for the process, whichever engine is asked for."""
-        return self._by_name.get(name, [])
+        return self._whole.get(name, [])
 
     def counter(self, names: Sequence[bytes]) -> float | None:
         """The sum over all label sets: engines, and request kinds in SGLang."""
@@ -110,7 +117,32 @@ def read_stats(data: bytes, taken: float, *, engine: str | None = None) -> Engin
         engine: only this data-parallel rank. Counters that an engine keeps for all ranks together are then
             None.
     """
-    samples = _Samples(data, engine)
+    whole = read_samples(data)
+    own = whole if engine is None else _by_engine(whole).get(engine, {})
+    return _stats(_Samples(whole, own), engine, taken)
+
+
+def read_ranks(data: bytes, taken: float) -> tuple[EngineStats, dict[str, EngineStats]]:
+    """The signals of all data-parallel ranks together, as `read_stats` has them, and of each, by the name that
+    it has in labels; of none where the labels name no rank."""
+    whole = read_samples(data)
+    ranks = {
+        engine: _stats(_Samples(whole, own), engine, taken) for engine, own in _by_engine(whole).items()
+    }
+    return _stats(_Samples(whole, whole), None, taken), ranks
+
+
+def _by_engine(whole: _ByName) -> dict[str, dict[bytes, list[Sample]]]:
+    """Samples by engine and name, of those that name one."""
+    found: dict[str, dict[bytes, list[Sample]]] = {}
+    for name, samples in whole.items():
+        for sample in samples:
+            if sample.engine is not None:
+                found.setdefault(sample.engine, {}).setdefault(name, []).append(sample)
+    return found
+
+
+def _stats(samples: _Samples, engine: str | None, taken: float) -> EngineStats:
     capacity, block_size = _cache_config(samples, engine)
     usage = samples.gauges(_KV_USAGE)
     start = samples.of_process(_PROCESS_START)
