@@ -53,12 +53,19 @@ class Member:
         return self.worker.name
 
     @property
+    def labels(self) -> tuple[str, ...]:
+        """What an engine's metrics may call this rank: by its number in the whole engine, as vLLM does, else
+        by that at its address."""
+        at_address = self.settings.rank if self.settings is not None else None
+        return tuple(str(rank) for rank in (self.dp_rank, at_address) if rank is not None)
+
+    @property
     def engine_name(self) -> str:
         """What its process is called where all its ranks are meant."""
         return self.name if self.worker.process is None else self.worker.process
 
     def meets(self, other: Member) -> bool:
-        """Whether both cannot be there at once: they share a name, or an address and not only as two ranks."""
+        """Whether both cannot be there at once: they share a name, or an address other than as two ranks."""
         if self.name == other.name or self.origin != other.origin:
             return self.name == other.name
         two_ranks = None not in (self.dp_rank, other.dp_rank) and self.dp_rank != other.dp_rank
