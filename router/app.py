@@ -30,7 +30,7 @@ from router.core.roster import Change, Roster
 from router.core.token_book import TokenBook
 from router.core.worker import Worker
 from router.discovery import Discovery, resolve_with_system
-from router.dispatch import Dispatcher
+from router.dispatch import Dispatcher, Turns
 from router.fleet import Fleet, Member
 from router.journey import Telemetry
 from router.kv_events.fleet_events import FleetEvents
@@ -155,13 +155,16 @@ class Router:
                 stall_min_s=settings.health.stall_min_s,
                 stall_max_s=settings.health.stall_max_s,
                 prefix_index=settings.prefix_index.core,
+                local=pool.local_rules(settings.limits.queue_size),
             )
             roster = Roster(min_share=settings.health.min_in_rotation, on_change=self._changed)
+            made = Pool(rules, self.choosing.build(name), budgets, self.tokens.expected, roster)
             dispatcher = Dispatcher(
-                Pool(rules, self.choosing.build(name), budgets, self.tokens.expected, roster),
+                made,
                 self._world.now,
                 on_room=self.fleet.wake,
                 on_decided=self.metrics.decided,
+                turns=Turns(made, self._world.now, self.metrics.waited_turn),
             )
             self.fleet.add_pool(dispatcher, pool.model)
         self.choosing.adopt()

@@ -44,6 +44,7 @@ def _worker(member: Member, fleet: Fleet, held_tokens: int, now: float) -> Worke
         in_flight=worker.in_flight,
         sequences=worker.sequences,
         queued_tokens=worker.queued_tokens,
+        turns_waited_for=member.dispatcher.pool.local.depth(worker.name),
         kv_tokens=worker.mirror.kv_tokens,
         kv_capacity_tokens=worker.kv_capacity_tokens,
         slots=worker.slots,

@@ -66,6 +66,7 @@ def join_pools(
     )
     partners = Partners(prefill.pool.roster, decode.pool.roster, PrefillBudget(budget))
     decode.pool.join(prefill.pool, partners)
+    decode.beside = prefill.turns
     return Topology(
         prefill=prefill,
         decode=decode,

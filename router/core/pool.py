@@ -20,6 +20,7 @@ from router.core.health import Sign, State
 from router.core.lease import Lease, Outcome
 from router.core.ledger import Ledger
 from router.core.lives import Verdict
+from router.core.local_queue import LocalQueue
 from router.core.partners import Partners
 from router.core.patience import Patience
 from router.core.placement import Placement
@@ -57,6 +58,7 @@ class Pool:
         self.partners: Partners | None = None
         """What this pool shares with the one at the other end of its hand-overs."""
         self.chooser = Chooser(rules.name, self.roster, policy, rules.policy, rules.prefix_index)
+        self.local = LocalQueue(rules.local, policy, rules.prefix_index)
         self._placement = Placement(self.chooser, self.eligible)
         self._budgets = budgets
         self._queue = Queue(rules.max_queued, budgets.queued_bytes)
@@ -74,6 +76,7 @@ class Pool:
             InternalError: it is none of the three shapes of a policy.
         """
         self.chooser.use(policy, name)
+        self.local.follow(policy)
         if mode is not None and mode is not self.binding.mode:
             self.binding = Binding(mode)
             self.eligible.late_binding = self.binding.late
@@ -329,7 +332,8 @@ class Pool:
             stranded = 0
             if partners is not None:
                 stranded = partners.budget.stranded_tokens(name, worker.incarnation, now)
-            balance = Balance(mirror.kv_tokens, stranded, mirror.sequences, worker.kv_capacity_tokens)
+            sent = mirror.kv_tokens - self.local.tokens(name)
+            balance = Balance(sent, stranded, mirror.sequences, worker.kv_capacity_tokens)
             worker.drift.observe(stats, balance)
             self.chooser.joined(worker)
         return verdict
@@ -343,6 +347,7 @@ class Pool:
         """
         self._look(now)
         self.chooser.sweep(now)
+        self.local.sweep(self.roster.workers, now)
         if self.partners is not None:
             self.partners.budget.sweep(now)
             self.ledger.presume(now)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from router.core.binding import Mode
 from router.core.budget import Budget
+from router.core.local_queue import LocalQueueRules
 from router.core.prefix_settings import PrefixSettings
 from router.core.worker import Role
 
@@ -24,6 +25,7 @@ class PoolRules:
         max_queued: waiting requests per model; max_wait_s: how long one may wait.
         stall_min_s, stall_max_s: bounds of the patience with a worker that shows no progress.
         prefix_index: bounds of what is remembered of prompts, while the policy asks for it.
+        local: what is held back of the requests that have a worker.
     """
 
     name: str
@@ -36,6 +38,7 @@ class PoolRules:
     stall_min_s: float = 10.0
     stall_max_s: float = 120.0
     prefix_index: PrefixSettings = field(default_factory=PrefixSettings)
+    local: LocalQueueRules = field(default_factory=LocalQueueRules)
 
 
 @dataclass(frozen=True, slots=True)

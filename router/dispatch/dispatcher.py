@@ -11,11 +11,14 @@ import asyncio
 from collections.abc import Callable, Iterable
 from types import TracebackType
 
+from msgspec import structs
+
 from router.core.answer import Usage
 from router.core.errors import ConnectFailed, DeadlineExceeded, InternalError, RouterError, UpstreamError
 from router.core.lease import Lease, Outcome
 from router.core.pool import Pool
 from router.core.request import Request
+from router.dispatch.turns import Turns
 
 
 class Held:
@@ -28,7 +31,7 @@ class Held:
     __slots__ = ("_dispatcher", "lease", "outcome", "reason", "waited")
 
     def __init__(self, dispatcher: Dispatcher, lease: Lease, *, waited: bool) -> None:
-        """`waited`: the request stood in the queue, rather than being placed as it came."""
+        """`waited`: the request stood in a queue, rather than being sent as it came."""
         self.waited = waited
         self._dispatcher = dispatcher
         self.lease = lease
@@ -74,7 +77,7 @@ class Held:
 
     def report(self, usage: Usage) -> None:
         """The engine told its usage, which may be after it gave its slot back."""
-        self._dispatcher.pool.chooser.reported(self.lease, usage)
+        self._dispatcher.reported(self.lease, usage)
 
 
 def outcome_of(error: BaseException | None) -> Outcome:
@@ -106,23 +109,55 @@ class Dispatcher:
         round_interval_s: float = 0.010,
         on_room: Callable[[], None] | None = None,
         on_decided: Callable[[str, float], None] = lambda _policy, _seconds: None,
+        turns: Turns | None = None,
     ) -> None:
         self.pool = pool
         self._now = now
         self._round_interval_s = round_interval_s
         self._on_room = on_room if on_room is not None else self.wake
         self._on_decided = on_decided
+        self.turns = Turns(pool, now) if turns is None else turns
+        self.beside: Turns | None = None
+        """Of the pool whose workers prefill while those of this one wait for it."""
         self._waiters: dict[str, asyncio.Future[Lease]] = {}
         self._round: asyncio.Handle | None = None
         self._last_round = float("-inf")
 
     async def acquire(self, request: Request) -> Held:
-        """Waits for a placement. The caller must enter the result at once (`with await acquire(…)`).
+        """Waits for a placement, and for its turn at the worker. The caller must enter the result at once
+        (`with await acquire(…)`).
 
         Raises:
-            NoWorker, QueueFull: see `Pool.submit` and `Pool.expire`.
+            NoWorker, QueueFull: see `Pool.submit`, `Pool.expire` and `Turns`.
             InternalError: a choice that was not offered; and whatever else a policy raises.
         """
+        held = await self._placed(request)
+        while not await self._in_turn(held):
+            # It is placed anew, which moves no policy's state a second time.
+            request = structs.replace(request, attempt=request.attempt + 1)
+            held = await self._placed(request)
+        return held
+
+    async def _in_turn(self, held: Held) -> bool:
+        """Waits until all that was charged may be sent; False gives it back, as a worker is lost."""
+        lease, prefill = held.lease, held.lease.prefill
+        try:
+            goes = self.turns.enter(lease) or await self._wait_turn(held, self.turns, lease)
+            if goes and self.beside is not None and prefill is not None and not prefill.prefilled:
+                goes = self.beside.enter(prefill) or await self._wait_turn(held, self.beside, prefill)
+        except BaseException:
+            self.release(lease, Outcome.CANCELLED)
+            raise
+        if not goes:
+            self.release(lease, Outcome.CANCELLED)
+        return goes
+
+    @staticmethod
+    async def _wait_turn(held: Held, turns: Turns, lease: Lease) -> bool:
+        held.waited = True
+        return await turns.wait(lease)
+
+    async def _placed(self, request: Request) -> Held:
         now = self._now()
         lease = self.pool.place_now(request, now)
         if lease is not None:
@@ -149,6 +184,7 @@ class Dispatcher:
 
     def wake(self) -> None:
         """Asks for a round: a request came, a worker became eligible, or room was made."""
+        self.turns.wake()
         if self._round is not None or not self.pool.queued:
             return
         loop = asyncio.get_running_loop()
@@ -179,6 +215,7 @@ class Dispatcher:
 
     def refuse_all(self, error: RouterError) -> None:
         """Ends every wait with this error."""
+        self.turns.refuse_all(error)
         for waiter in self._waiters.values():
             if not waiter.done():
                 waiter.set_exception(error)
@@ -202,8 +239,9 @@ class Dispatcher:
         prompt_tokens: int | None,
         cached_tokens: int | None = None,
     ) -> None:
-        """Reports an event of a lease. The one that proves a transfer makes room on both of its sides."""
-        transferring = lease.transferring
+        """Reports an event of a lease. The one that proves a transfer makes room on both of its sides, and
+        the one that ends a prefill at its worker."""
+        transferring, prefilled = lease.transferring, lease.prefilled
         self.pool.progress(
             lease,
             self._now(),
@@ -211,8 +249,13 @@ class Dispatcher:
             prompt_tokens=prompt_tokens,
             cached_tokens=cached_tokens,
         )
-        if transferring and not lease.transferring:
+        if (transferring and not lease.transferring) or (lease.keeps and not prefilled):
             self._on_room()
+
+    def reported(self, lease: Lease, usage: Usage) -> None:
+        """The engine told the usage of a lease, settled or not."""
+        self.pool.chooser.reported(lease, usage)
+        self.pool.ledger.reported(lease, usage, self._now())
 
     def expire(self) -> None:
         """Fails the waiters whose time is up; the reaper's verb."""
@@ -223,6 +266,7 @@ class Dispatcher:
                 orphans.append(request_id)
             elif not waiter.done():
                 waiter.set_exception(error)
+        self.turns.expire()
         self.wake()
         if orphans:
             raise InternalError(f"requests were queued without a waiter: {', '.join(orphans)}")

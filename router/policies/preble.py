@@ -48,6 +48,12 @@ in seconds of GPU time, T_pre and step times by the worker's `step`:
 
 The paper's code also waits for 50 requests per worker before it rebalances; this policy does not.
 
+Local priority groups: where the slots of the workers are known (or `max_dispatched` of the pool is set),
+requests beyond that wait in the router, by worker, and start by group. group = floor(10 × cached / prompt
+tokens) there and then, of what was sent to that worker. In a round each group g starts up to g + 1 of its
+oldest, the highest first: of 55 starts the groups get 10, 9, … 1. Whoever waited `local_queue_ageing_s`
+goes first. `local_queue: off` of the pool sends everything at once.
+
 **Parameters.**
 
 - `window_s` (default 180; allowed: a number from 1 to 3,600): H. Longer is somewhat better.
@@ -84,8 +90,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from router.core.lease import Lease, Outcome
+from router.core.local_queue import Order
 from router.core.policy import Choice
 from router.core.prefix_match import Match
 from router.core.prefix_portion import Portion
@@ -143,6 +151,8 @@ class _Question:
 @dataclass(slots=True)
 class Preble(FollowsPrefixes):
     """See the docstring of this file."""
+
+    local_order: ClassVar[Order] = Order.PRIORITY_GROUPS
 
     params: Parameters
     seed: int

@@ -13,11 +13,12 @@ from pydantic import Field, ValidationInfo, field_validator
 
 from router.connectors import BOOTSTRAP_PORT
 from router.core.binding import Mode
+from router.core.local_queue import LocalQueueRules, Order
 from router.core.worker import Role
 from router.policies import POLICIES, Shape
 from router.settings.ranks import NO_GROUP, DpSize
 from router.settings.refusals import closest
-from router.settings.section import FilePath, Section, Share
+from router.settings.section import FilePath, Seconds, Section, Share
 from router.settings.workers import BootstrapPort, Slots, WorkerSettings, refuse_twins
 
 DEFAULT_POOL: Final = "default"
@@ -33,7 +34,9 @@ DEFAULT_POLICIES: Final = {
 Binding = Literal["auto", "early", "late", "adaptive"]
 ConnectorName = Literal["nixl", "mooncake", "sglang", "none"]
 Fallback = Literal["aggregated", "strict"]
+LocalOrder = Literal["auto", "off", "fcfs", "priority_groups"]
 
+_HOLDING: Final = frozenset({"fcfs", "priority_groups"})
 _PAIR: Final = (Role.PREFILL, Role.DECODE)
 _ROLES_OF: Final[dict[str, tuple[Role, ...]]] = {
     "connector": _PAIR,
@@ -46,6 +49,9 @@ _ROLES_OF: Final[dict[str, tuple[Role, ...]]] = {
     "max_transfers_per_worker": (Role.DECODE,),
     "kv_lease_s": (Role.DECODE,),
     "mooncake_concurrent": (Role.DECODE,),
+    "local_queue": (Role.BOTH, Role.PREFILL),
+    "max_dispatched": (Role.BOTH, Role.PREFILL),
+    "local_queue_ageing_s": (Role.BOTH, Role.PREFILL),
 }
 """Keys that mean something in pools of some roles only."""
 _WORKER_ROLES: Final[dict[Role, tuple[Role, ...]]] = {
@@ -116,6 +122,16 @@ class PoolSettings(Section):
     mooncake_concurrent: bool = False
     """Decode pools with mooncake: choose both workers up front and send both legs at once, in place of the
     decode leg after the prefill leg."""
+    local_queue: LocalOrder = "auto"
+    """Whether requests that have their worker wait in the router while it has enough to do, and in which
+    order they then start: `fcfs` as they came, `priority_groups` by how much of each is cached there, `off`
+    sends all at once; `auto` is `priority_groups` where the policy is preble, and off elsewhere. Not for
+    decode pools."""
+    max_dispatched: Annotated[int, Field(ge=1, le=100_000)] | None = None
+    """Requests that are sent to one worker at most, with a local queue; null: its slots and 2 more, and no
+    bound while those are not known either."""
+    local_queue_ageing_s: Seconds = 5.0
+    """With `priority_groups`: whoever has waited so long for its turn goes before all others."""
     workers: tuple[WorkerSettings, ...] = ()
     """Its workers."""
     workers_file: FilePath | None = None
@@ -193,6 +209,11 @@ class PoolSettings(Section):
         each = [self.slots_of(worker) for worker in self.workers]
         return None not in each if each else self.slots is not None
 
+    def local_rules(self, max_held: int) -> LocalQueueRules:
+        """What is held back of the requests that have their worker."""
+        order = Order.OFF if self.role is Role.DECODE else Order(self.local_queue)
+        return LocalQueueRules(order, self.max_dispatched, self.local_queue_ageing_s, max_held)
+
     def slots_of(self, worker: WorkerSettings) -> int | None:
         """Sequences that this worker runs at once, None when nobody said."""
         return worker.slots or self.slots
@@ -248,6 +269,11 @@ class PoolSettings(Section):
             yield (
                 f"pools.{name}.prefill_budget_low is {self.prefill_budget_low:g} and must be below "
                 f"prefill_budget_high, which is {self.prefill_budget_high:g}"
+            )
+        if self.local_queue in _HOLDING and self.max_dispatched is None and not self.knows_slots:
+            yield (
+                f"pools.{name}.local_queue is {self.local_queue}, which needs a bound on what is sent to a "
+                f"worker: set pools.{name}.slots or pools.{name}.max_dispatched"
             )
         yield from self._of_its_policy(name)
 

@@ -158,9 +158,10 @@ class WorkerSeries:
 
     Attributes:
         ttft: observe the time from sending a request to its first data event, in seconds.
+        turn: observe how long a request of its own waited in the router, in seconds.
     """
 
-    __slots__ = ("_codes", "_decisions", "_families", "_name", "ttft")
+    __slots__ = ("_codes", "_decisions", "_families", "_name", "ttft", "turn")
 
     def __init__(self, families: Families, name: str) -> None:
         self._families = families
@@ -168,6 +169,7 @@ class WorkerSeries:
         self._codes: dict[int | None, Counter] = {}
         self._decisions: dict[tuple[str, str], Counter] = {}
         self.ttft: Histogram = families.worker_ttft.series(name)
+        self.turn: Histogram = families.turn.series(name)
 
     def chosen(self, policy: str, reason: str) -> None:
         """Count a choice that put a request here."""

@@ -150,6 +150,12 @@ class WorkerFamilies:
             WORKER_BOUNDS_S,
             ("worker",),
         )
+        self.turn = HistogramFamily(
+            "pointsman_worker_turn_seconds",
+            "Waiting in the router for a turn at the worker that was chosen.",
+            WORKER_BOUNDS_S,
+            ("worker",),
+        )
         self.transitions = CounterFamily(
             "pointsman_worker_transitions_total",
             "Changes of a worker's state, by the new one.",

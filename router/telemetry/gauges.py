@@ -130,6 +130,10 @@ def _queue_gauges(queues: Sequence[QueueSample]) -> Iterator[SampleFamily]:
 _LEDGER: dict[str, tuple[str, Callable[[WorkerSample], float | None]]] = {
     "requests_in_flight": ("Requests held at the worker.", lambda w: w.in_flight),
     "sequences": ("Output sequences of those requests.", lambda w: w.sequences),
+    "turns_waited_for": (
+        "Requests that were given the worker and wait in the router for their turn there.",
+        lambda w: w.turns_waited_for,
+    ),
     "queued_tokens": ("Prompt tokens sent and not yet known to be prefilled.", lambda w: w.queued_tokens),
     "kv_tokens": ("KV tokens in use, by the router's own account.", lambda w: w.kv_tokens),
     "kv_capacity_tokens": ("KV tokens that fit; absent while unknown.", lambda w: w.kv_capacity_tokens),

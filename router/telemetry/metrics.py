@@ -87,6 +87,10 @@ class Metrics:
         """Record how long one call of a policy took."""
         self._families.decision.series(policy).observe(seconds)
 
+    def waited_turn(self, worker: str, seconds: float) -> None:
+        """Record how long a request that had its worker waited in the router for its turn there."""
+        self.worker(worker).turn.observe(seconds)
+
     def left_queued(self, policy: str, reason: str) -> None:
         """Count a decision to place a request nowhere yet."""
         self._families.decisions.series(policy, reason, "").add()

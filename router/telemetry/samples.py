@@ -26,6 +26,7 @@ class WorkerSample:
         in_flight: leases held.
         sequences: output sequences of those leases.
         queued_tokens: prompt tokens charged and not yet known to be prefilled.
+        turns_waited_for: requests of its own that wait in the router for their turn.
         kv_tokens: the router's belief of the KV tokens in use.
         kv_capacity_tokens: None while unknown.
         slots: sequences it may run at once, None when not configured.
@@ -46,6 +47,7 @@ class WorkerSample:
     in_flight: int
     sequences: int = 0
     queued_tokens: int = 0
+    turns_waited_for: int = 0
     kv_tokens: int = 0
     kv_capacity_tokens: int | None = None
     slots: int | None = None
