@@ -84,11 +84,17 @@ class Holder:
         self._compare(claim.sure_tokens * scale, claim.sure_touched, cached_tokens, settings.lost_share)
         signals = [beliefs_signal(self.beliefs, settings.trust)]
         if claim.stored_tokens is not None and self.listening:
-            self.events.see(min(claim.stored_tokens, prompt_tokens - 1), cached_tokens, prompt_tokens)
+            most = self._most_cached(prompt_tokens)
+            self.events.see(min(claim.stored_tokens, most), cached_tokens, prompt_tokens)
             signals.append(events_signal(self.events, settings.trust))
         for signal in signals:
             if signal is not None:
                 self.signal(signal)
+
+    def _most_cached(self, prompt_tokens: int) -> int:
+        """An engine computes the last token always, and takes whole blocks of its own from its cache."""
+        block = 1 if self.ledger is None else max(self.ledger.block_tokens, 1)
+        return (prompt_tokens - 1) // block * block
 
     def _compare(self, sure_tokens: float, touched: float, reported_tokens: int, lost_share: float) -> None:
         """Learns from a prefix that the worker surely had at `touched` whether it forgets sooner than we do.

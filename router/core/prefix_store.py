@@ -71,16 +71,9 @@ class PrefixStore:
         return holder.text.held_bytes / self.bytes_per_token + blocks
 
     def capacity_tokens(self, holder: Holder) -> float | None:
-        """Tokens that it may be believed to hold, None when nobody said what it can.
-
-        Where its events are counted, it holds no more than they say and what is on its way.
-        """
+        """Tokens that it may be believed to hold, None when nobody said what it can."""
         capacity = holder.kv_capacity_tokens
-        share = None if capacity is None else capacity * self.settings.capacity_share
-        if holder.ledger is None or not holder.counted:
-            return share
-        resident = float(holder.ledger.resident_tokens + holder.pending_tokens)
-        return resident if share is None else min(share, resident)
+        return None if capacity is None else capacity * self.settings.capacity_share
 
     def longest_tokens(self, holder: Holder) -> float:
         """What is longer is believed only so far: no more fits into the worker, or too little else here."""
@@ -146,18 +139,40 @@ class PrefixStore:
         return steps
 
     def _fit(self, holder: Holder, most: int) -> int:
-        """Evicts down to the worker's capacity."""
-        capacity = self.capacity_tokens(holder)
+        """Evicts down to the worker's capacity, and to what its events count."""
         steps = 0
-        while capacity is not None and steps < most and self.held_tokens(holder) > capacity:
-            text, blocks = holder.text.oldest, holder.blocks.oldest
-            if text is not None and (blocks is None or text <= blocks):
-                self.text.evict(holder.text)
-            else:
-                self.blocks.evict(holder.blocks)
+        while steps < most and self._holds_too_much(holder):
+            tree, book = self._older(holder)
+            tree.evict(book)
             steps += 1
         self.evicted += steps
         return steps
+
+    def _older(self, holder: Holder) -> tuple[PrefixTree, Book]:
+        """Where its least recently used prompt is."""
+        text, blocks = holder.text.oldest, holder.blocks.oldest
+        if text is not None and (blocks is None or text <= blocks):
+            return self.text, holder.text
+        return self.blocks, holder.blocks
+
+    def _holds_too_much(self, holder: Holder) -> bool:
+        """Whether its oldest prompt is one too many.
+
+        Where its events are counted, it holds what they say and what is on its way. The end of a prompt that
+        does not fill a block is not among it, and lengths of text are estimates: so the oldest one goes only
+        when the others make up the count without it.
+        """
+        capacity, held = self.capacity_tokens(holder), self.held_tokens(holder)
+        if not held:
+            return False
+        if capacity is not None and held > capacity:
+            return True
+        if holder.ledger is None or not holder.counted:
+            return False
+        _, book = self._older(holder)
+        per_token = self.bytes_per_token if book is holder.text else HASH_BYTES / self.settings.block_tokens
+        oldest = next((len(node.edge) for node in book.ends), 0) / per_token
+        return held - oldest >= holder.ledger.resident_tokens + holder.pending_tokens
 
     def _trim(self, holders: list[Holder], now: float, most: int) -> int:
         """Once per interval, evicts down to the text that one worker may have."""

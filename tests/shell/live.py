@@ -33,6 +33,7 @@ from router.virtual.network import Listener, Network
 from router.virtual.transport import LinkSettings
 from tests.core.fleet_examples import assert_idle
 from tests.engines.peer_network import NetworkPeers
+from tests.kv_events.mock_wire import MockWire
 from tests.shell.puppet import MODEL, Puppet, Serve, talk
 from tests.shell.visitors import RawClient, Reply, Visit
 
@@ -123,17 +124,19 @@ class Live:
         assert isinstance(loop, VirtualLoop)
         self.loop = loop
         self.network = network
+        self.mocks: dict[str, MockEngine] = {}
+        self.wire = MockWire(lambda host: self.mocks[host].process)
         world = World(
             connect=network.connect,
             now=loop.time,
             wall=lambda: UNIX_ORIGIN_S + loop.time(),
             open_files=20_000,
+            wire=self.wire,
         )
         self.router = Router(settings, world)
         self.process = Process(self.router, world)
         self.client = Upstream(network.connect, loop.time, UpstreamSettings(max_idle=0))
         self.puppets: dict[str, Puppet] = {}
-        self.mocks: dict[str, MockEngine] = {}
         self.bugs = _Bugs()
         self.started = loop.time()
 

@@ -15,6 +15,8 @@ from router.virtual.network import Network
 from router.virtual.transport import MemoryTransport
 
 PORT = 8000
+OPERATIONS = ("/health", "/ready", "/v1/models", "/metrics", "/version", "/kv_event_sources", "/server_info")
+"""What a router asks of its own accord."""
 MODEL = "m"
 DONE = b"data: [DONE]\n\n"
 
@@ -247,14 +249,7 @@ class Puppet:
 
     async def dispatch(self, ask: Ask) -> None:
         path = ask.path.partition("?")[0]
-        operation = ask.method == "GET" and path in (
-            "/health",
-            "/ready",
-            "/v1/models",
-            "/metrics",
-            "/version",
-        )
-        if not operation:
+        if ask.method != "GET" or path not in OPERATIONS:
             await self.serve(ask)
             return
         self.probes.append((path, ask.at))
@@ -336,7 +331,7 @@ class _Talker(asyncio.Protocol):
 
     def _start(self, ask: Ask) -> None:
         path = ask.path.partition("?")[0]
-        if ask.method != "GET" or path not in ("/health", "/ready", "/v1/models", "/metrics", "/version"):
+        if ask.method != "GET" or path not in OPERATIONS:
             self._puppet.asks.append(ask)
         task = asyncio.get_running_loop().create_task(self._puppet.dispatch(ask), name=f"puppet {path}")
         self._puppet.tasks.add(task)
