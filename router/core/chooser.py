@@ -7,16 +7,20 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple, Protocol
 
 from router.core.answer import Usage
 from router.core.errors import InternalError
+from router.core.explain import Table
 from router.core.lease import Lease, Outcome
+from router.core.offer import Placed
 from router.core.policy import AnyPolicy, Choice, tie_break
 from router.core.prefix_settings import PrefixSettings
 from router.core.prefixes import PoolPrefixes
 from router.core.request import Request
 from router.core.roster import Roster
-from router.core.seat import Seat
+from router.core.seat import Borrowed, Seat
+from router.core.shadows import Opinion, Shadow, Shadows
 from router.core.worker import Worker
 
 MAX_OTHERS = 8
@@ -32,6 +36,36 @@ def _unheard(name: str, error: Exception) -> None:
     """Nobody wants to know which policy beside the pool's own failed."""
 
 
+class Considered(NamedTuple):
+    """What was thought of a choice before it was charged.
+
+    Attributes:
+        opinions: of the shadows.
+        table: what its policy compared, when somebody records it and the policy can tell.
+    """
+
+    opinions: Sequence[Opinion]
+    table: Table | None
+
+
+class Decision(NamedTuple):
+    """A choice that was charged at the time `now` (s), and whose it was."""
+
+    pool: str
+    seat: Seat
+    placed: Placed
+    table: Table | None
+    now: float
+
+
+class Records(Protocol):
+    """Keeps decisions."""
+
+    def decided(self, decision: Decision) -> tuple[tuple[str, float], ...]:
+        """Takes one; returns the best that were not chosen, each with what it would have cost."""
+        ...
+
+
 class Chooser:
     """One pool's policy, and those that single requests ask for by name.
 
@@ -43,7 +77,7 @@ class Chooser:
 
     __slots__ = (
         "_main", "_others", "_pool", "_prefix_settings", "_roster", "counts", "make", "on_dropped",
-        "prefixes",
+        "prefixes", "recorder", "shadows",
     )  # fmt: skip
 
     def __init__(
@@ -65,6 +99,9 @@ class Chooser:
         """Makes a policy by name; None for one that does not fit this pool, which then keeps its own."""
         self.on_dropped: Callable[[str, Exception], None] = _unheard
         """Told of a policy beside the pool's own that failed, and is asked no more."""
+        self.shadows = Shadows(self._dropped)
+        self.recorder: Records | None = None
+        """Told of every decision, with what was compared; None: nobody wants to know."""
         self.use(policy, name)
 
     def use(self, policy: AnyPolicy, name: str) -> None:
@@ -83,13 +120,26 @@ class Chooser:
     def policy(self) -> AnyPolicy:
         return self._main.policy
 
-    def _bind(self, new: Seat) -> None:
-        """What workers hold outlives a change between two policies that both ask for it."""
-        if new.binds is not None:
+    def shadow(self, shadows: Sequence[Shadow], sample: float) -> None:
+        """Has these policies decide without effect, and no others. `sample`: share of the decisions that they
+        are asked about. Raises InternalError when they are too many."""
+        self.shadows.use(shadows, sample)
+        for shadow in shadows:
+            self._bind(shadow.seat)
+        self._let_prefixes_go()
+
+    def _bind(self, seat: Seat) -> None:
+        """What workers hold outlives a change between two policies that both ask for it. How much of it is
+        kept is for the pool's own policy to say."""
+        if seat.binds is not None:
             if self.prefixes is None:
                 self.prefixes = PoolPrefixes(self._prefix_settings)
-            new.binds.bind(self.prefixes)
-        elif self.prefixes is not None and not any(seat.binds for seat in self._seats()):
+            seat.binds.bind(self.prefixes if seat is self._main else Borrowed(self.prefixes))
+        self._let_prefixes_go()
+
+    def _let_prefixes_go(self) -> None:
+        """When no policy asks for them any more."""
+        if self.prefixes is not None and not any(seat.binds for seat in self._seats()):
             self.prefixes.close()
             self.prefixes = None
 
@@ -101,6 +151,7 @@ class Chooser:
     def _seats(self) -> Iterator[Seat]:
         yield self._main
         yield from self._others.values()
+        yield from [shadow.seat for shadow in self.shadows]
 
     # --- who decides ---------------------------------------------------------------------------------
 
@@ -125,7 +176,11 @@ class Chooser:
     def _drop(self, seat: Seat, error: Exception) -> None:
         if self._others.get(seat.name) is seat:
             del self._others[seat.name]
-        self.on_dropped(seat.name, error)
+        self._dropped(seat.name, error)
+
+    def _dropped(self, name: str, error: Exception) -> None:
+        self._let_prefixes_go()
+        self.on_dropped(name, error)
 
     @property
     def by_batch(self) -> bool:
@@ -220,11 +275,31 @@ class Chooser:
         if self.prefixes is not None:
             self.prefixes.sweep(self._roster, now)
 
-    def placed(self, lease: Lease, choice: Choice, now: float) -> None:
+    def consider(self, placed: Placed, now: float) -> Considered | None:
+        """What others say of a choice that is about to be charged, and what was compared for it; None when
+        nobody wants to know."""
+        if not len(self.shadows) and self.recorder is None:
+            return None
+        opinions = self.shadows.opinions(placed, now)
+        wanted = self.recorder is not None
+        table = self.seat(placed.request).explain(placed.request, placed.offer, now) if wanted else None
+        return Considered(opinions, table)
+
+    def placed(self, lease: Lease, placed: Placed, considered: Considered | None, now: float) -> None:
         """A choice was charged."""
-        self.counts[lease.policy, choice.reason] += 1
         self.charged(lease, now)
-        self.committed(lease.request, choice, now)
+        self.decided(lease, placed, considered, now)
+
+    def decided(self, lease: Lease, placed: Placed, considered: Considered | None, now: float) -> None:
+        """The same, when it is known already that the worker was charged."""
+        self.counts[lease.policy, placed.choice.reason] += 1
+        self.committed(placed.request, placed.choice, now)
+        if considered is None:
+            return
+        self.shadows.committed(placed, considered.opinions, now)
+        if self.recorder is not None:
+            seat = self.seat(placed.request)
+            lease.others = self.recorder.decided(Decision(self._pool, seat, placed, considered.table, now))
 
     def charged(self, lease: Lease, now: float) -> None:
         """A lease was granted, whoever chose its worker."""
@@ -238,6 +313,8 @@ class Chooser:
         self._main.started(lease, now)
         if self._others:
             self._tell_others(lambda seat: seat.started(lease, now))
+        if len(self.shadows):
+            self.shadows.started(lease, now)
 
     def committed(self, request: Request, choice: Choice, now: float) -> None:
         self._main.committed(request, choice, now)
@@ -255,6 +332,8 @@ class Chooser:
         self._main.settled(lease, outcome, now)
         if self._others:
             self._tell_others(lambda seat: seat.settled(lease, outcome, now))
+        if len(self.shadows):
+            self.shadows.settled(lease, outcome, now)
 
     def _tell_others(self, tell: Callable[[Seat], None]) -> None:
         for seat in list(self._others.values()):

@@ -6,12 +6,13 @@ the same pick offline, years later.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Protocol, runtime_checkable
 
 import msgspec
+from msgspec import structs
 
-from router.core.policy import tie_breaks
+from router.core.policy import draw, tie_breaks
 from router.core.request import Request
 from router.core.worker import WorkerView
 
@@ -45,20 +46,66 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
         unit: of the totals.
         seed, sequence: what ties are broken by, with the names.
         rows: in the order in which the workers were offered.
+        drawn: of equals one is drawn, by one hash for all of them; otherwise the lowest of their hashes wins.
     """
 
     unit: str
     seed: int
     sequence: int
     rows: list[Row]
+    drawn: bool = False
 
 
 def decide(table: Table) -> Row | None:
-    """The row that the table's own rule picks: lowest tier, total, order, hash. None when there is none."""
-    rows = [row for row in table.rows if row.tier is not None]
-    hashes = tie_breaks(table.seed, table.sequence, _names(rows))
-    ranked = [((row.tier, row.total, row.order, tie), row) for row, tie in zip(rows, hashes, strict=True)]
-    return min(ranked, key=lambda entry: entry[0])[1] if ranked else None
+    """The row that the table's own rule picks: lowest tier, total, order, then by hash. None when there is
+    none."""
+    ranked = [((row.tier, row.total, row.order), row) for row in table.rows if row.tier is not None]
+    if not ranked:
+        return None
+    first = min([rank for rank, _ in ranked])
+    best = [row for rank, row in ranked if rank == first]
+    names = _names(best)
+    if table.drawn:
+        return best[draw(table.seed, table.sequence, names[0], len(best))]
+    hashes = tie_breaks(table.seed, table.sequence, names)
+    return best[hashes.index(min(hashes))]
+
+
+def best_others(table: Table, chosen: Row, count: int) -> list[Row]:
+    """The rows that come next after the one that was chosen, at most so many, the best first."""
+    others = [row for row in table.rows if row.tier is not None and row is not chosen]
+    return sorted(others, key=lambda row: (row.tier, row.total, row.order))[:count]
+
+
+def without(table: Table, barred: Collection[tuple[str, str]]) -> Table:
+    """The same, with these pairs of a prefill and a decode worker never chosen."""
+    if not barred:
+        return table
+    rows = [
+        structs.replace(row, tier=None, reason="pair set aside")
+        if (row.prefill_worker, row.worker) in barred
+        else row
+        for row in table.rows
+    ]
+    return structs.replace(table, rows=rows)
+
+
+def joined(tables: Sequence[Table]) -> Table | None:
+    """Of tables that were made apart, one whose pick is the cheapest of theirs; None for no tables.
+
+    Rows of the others are kept, and never chosen.
+    """
+    picks = [decide(table) for table in tables]
+    found = [(row.total, index) for index, row in enumerate(picks) if row is not None]
+    best = min(found, default=(0.0, 0))[1]
+    rows = [
+        row
+        if index == best or row.tier is None
+        else structs.replace(row, tier=None, reason="another revision")
+        for index, table in enumerate(tables)
+        for row in table.rows
+    ]
+    return structs.replace(tables[best], rows=rows) if tables else None
 
 
 def _names(rows: Iterable[Row]) -> list[str]:

@@ -42,6 +42,7 @@ class Lease(msgspec.Struct, eq=False):
 
     Attributes:
         policy: name of the one that chose the worker.
+        others: the best workers that were not chosen and what each would have cost, when that is recorded.
         incarnation: of the worker at the time of the charge; a late settlement of an older incarnation
             moves no account of the new one.
         prompt_tokens: charged, corrected when the engine says the true length.
@@ -67,6 +68,7 @@ class Lease(msgspec.Struct, eq=False):
     cost: float = 0.0
     reason: str = ""
     policy: str = ""
+    others: tuple[tuple[str, float], ...] = ()
     generated_tokens: int = 0
     prompt_known: bool = False
     cached_tokens: int | None = None

@@ -12,29 +12,31 @@ from operator import attrgetter
 
 from router.core.chooser import Chooser
 from router.core.eligibility import Eligibility
+from router.core.offer import Offer, Placed
 from router.core.partners import Partners
 from router.core.policy import Choice
 from router.core.request import Request
+from router.core.split_eligibility import DecodeEligibility
 from router.core.worker import Worker
 
-Placed = tuple[Request, Choice]
 _revision = attrgetter("revision")
 
 
 class Placement:
     """Asks one pool's policy.
 
-    State: none of its own. `producers` tells who may prefill for this pool, and `partners` who may hand KV to
-    whom; both None in a pool that decodes nothing of others.
+    State: none of its own. `producers` tells who may prefill for this pool, `prefill_chooser` who of them
+    should, and `partners` who may hand KV to whom; all None in a pool that decodes nothing of others.
     """
 
-    __slots__ = ("_chooser", "eligible", "partners", "producers")
+    __slots__ = ("_chooser", "eligible", "partners", "prefill_chooser", "producers")
 
     def __init__(self, chooser: Chooser, eligible: Eligibility) -> None:
         self._chooser = chooser
         self.eligible = eligible
         self.producers: Eligibility | None = None
         self.partners: Partners | None = None
+        self.prefill_chooser: Chooser | None = None
 
     def choose(self, request: Request, workers: Sequence[Worker], now: float) -> Choice | None:
         """One worker, or two, for one request; None leaves it queued.
@@ -49,6 +51,36 @@ class Placement:
         if choice is None and _overdue(request, now):
             return self._chooser.bypass(request, workers, now)
         return choice
+
+    def offer(self, request: Request, workers: Sequence[Worker]) -> Offer:
+        """What `choose` compares, for those who are asked about the same choice."""
+        if self.producers is None or not self._chooser.by_pairs(request) or request.handover is not None:
+            return Offer(workers)
+        prefills = self.producers.open_to(request) if request.split else workers
+        return Offer(workers, prefills, self._barred(request, prefills, workers))
+
+    def _barred(
+        self, request: Request, prefills: Sequence[Worker], decodes: Sequence[Worker]
+    ) -> Collection[tuple[str, str]]:
+        """Pairs that are set aside."""
+        partners = self.partners
+        if partners is None or not request.split or not partners.back_off(request.model):
+            return ()
+        return {(p.name, d.name) for p in prefills for d in decodes if not partners.allowed(p, d)}
+
+    def beside(self, placed: Placed, decode: Worker, now: float) -> Placed | None:
+        """Who prefills while the worker that was chosen waits for it; the same choice when it names both.
+        Nobody does for a request that was prefilled, or is served whole."""
+        request, eligible, chooser = placed.request, self.eligible, self.prefill_chooser
+        if chooser is None or not request.split or request.handover is not None:
+            return None
+        if placed.choice.prefill_worker is not None:
+            return placed
+        if not isinstance(eligible, DecodeEligibility):
+            return None
+        workers = eligible.producers_for(request, decode)
+        choice = chooser.one(request, workers, now) if workers else None
+        return None if choice is None else Placed(request, choice, Offer(workers))
 
     # --- rounds ----------------------------------------------------------------------------------------
 
@@ -76,7 +108,7 @@ class Placement:
                 left[kind] = workers
             choice = self.choose(request, workers, now) if workers else None
             if choice is not None:
-                yield request, choice
+                yield Placed(request, choice, self.offer(request, workers))
 
     def by_batch(
         self, waiting: Collection[Request], may_start: Callable[[Request], bool], now: float
@@ -95,12 +127,12 @@ class Placement:
                 # The first of a batch may have filled the worker that a later one was meant for.
                 if may_start(request) and self.eligible.with_room(chosen, request):
                     late.pop(request.id, None)
-                    yield request, choice
+                    yield Placed(request, choice, Offer(workers))
             left |= late
         for request in left.values():
             workers = tuple(self.eligible.open_to(request))
             if workers:
-                yield request, self._chooser.bypass(request, workers, now)
+                yield Placed(request, self._chooser.bypass(request, workers, now), Offer(workers))
 
     def _by_offer(
         self, waiting: Collection[Request], may_start: Callable[[Request], bool]

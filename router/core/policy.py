@@ -119,6 +119,11 @@ def tie_break(seed: int, sequence: int, name: str) -> int:
     return tie_breaks(seed, sequence, (name,))[0]
 
 
+def draw(seed: int, sequence: int, first: str, count: int) -> int:
+    """One of `count` equals, each as likely, by one hash for all of them; `first`: the name of the first."""
+    return tie_break(seed, sequence, first) * count >> 64
+
+
 def tie_breaks(seed: int, sequence: int, names: Iterable[str]) -> list[int]:
     """`tie_break` of many names, one stage at a time: 256 calls would cost more than the hashes."""
     z = sequence * _GAMMA & _64_BITS

@@ -21,10 +21,11 @@ from router.core.lease import Lease, Outcome
 from router.core.ledger import Ledger
 from router.core.lives import Verdict
 from router.core.local_queue import LocalQueue
+from router.core.offer import Placed
 from router.core.partners import Partners
 from router.core.patience import Patience
 from router.core.placement import Placement
-from router.core.policy import AnyPolicy, Choice
+from router.core.policy import AnyPolicy
 from router.core.pool_rules import PoolBudgets, PoolRules
 from router.core.queue import UNKNOWN, Queue, Waiting
 from router.core.request import Request
@@ -106,6 +107,7 @@ class Pool:
         for placement, eligible in ((self._placement, self.eligible), (prefill._placement, prefill.eligible)):
             placement.eligible = eligible
         self._placement.producers, self._placement.partners = prefill.eligible, partners
+        self._placement.prefill_chooser = prefill.chooser
 
     # --- requests ------------------------------------------------------------------------------------
 
@@ -168,7 +170,9 @@ class Pool:
             return None
         self.roster.warm(now)
         choice = self._placement.choose(request, workers, now)
-        return None if choice is None else self._place(request, choice, now)
+        if choice is None:
+            return None
+        return self._place(Placed(request, choice, self._placement.offer(request, workers)), now)
 
     def assign(self, now: float) -> list[Lease]:
         """Places what can be placed of what waits, oldest first.
@@ -189,12 +193,12 @@ class Pool:
         deciding = ""
         try:
             # Choices come one by one; each is charged before the next is made.
-            for request, choice in choices(waiting, self._may_start, now):
-                deciding = request.id
-                lease = self._place(request, choice, now)
+            for placed in choices(waiting, self._may_start, now):
+                deciding = placed.request.id
+                lease = self._place(placed, now)
                 deciding = ""
                 if lease is not None:
-                    self._queue.take(request.id)
+                    self._queue.take(lease.request.id)
                     leases.append(lease)
         except BaseException:
             self._queue.take(deciding)  # the policy failed on this one; it must not fail on it again
@@ -223,13 +227,15 @@ class Pool:
             known = None if None in free else sum(slots for slots in free if slots is not None)
             self.eligible.late_binding = self.binding.update(len(self._queue), known, len(ready), now)
 
-    def _place(self, request: Request, choice: Choice, now: float) -> Lease | None:
+    def _place(self, placed: Placed, now: float) -> Lease | None:
         """Charges a choice, all of it or nothing: a policy that fails when it is told leaves no lease. None
         when two legs run at the same time and the prefill side leaves it queued."""
-        handover, partner = request.handover, self.partner
-        beside = self._beside(request, choice, now)
+        request, choice, _ = placed
+        handover = request.handover
+        beside = self._placement.beside(placed, self.roster.workers[choice.worker], now)
         if beside is None and handover is None and request.split and self.rules.role is Role.DECODE:
             return None
+        considered = self.chooser.consider(placed, now)
         inside = _is_inside(request)
         if not inside and not self._budgets.in_flight.take():
             raise InternalError("a request was placed beyond the limit of requests in flight")
@@ -246,35 +252,26 @@ class Pool:
                 # From here on this lease stands for the request among those in flight.
                 handover.prefill.counted = False
                 lease.prefill = handover.prefill
-            elif beside is not None and partner is not None:
-                self._charge_beside(lease, partner, choice, beside, now)
-            self.chooser.placed(lease, choice, now)
+            elif beside is not None:
+                self._charge_beside(lease, beside, now)
+            self.chooser.placed(lease, placed, considered, now)
         except BaseException:
             self.release(lease, Outcome.CANCELLED, now)
             raise
         return lease
 
-    def _beside(self, request: Request, choice: Choice, now: float) -> Choice | None:
-        """Who prefills while the worker of `choice` waits for it; `choice` itself when it names both. Nobody
-        does for a request that was prefilled, or is served whole."""
+    def _charge_beside(self, lease: Lease, beside: Placed, now: float) -> None:
+        """The other leg, which the pool of the prefill workers keeps the account of."""
+        request, choice, _ = beside
         partner = self.partner
-        if partner is None or not request.split or request.handover is not None:
-            return None
-        if choice.prefill_worker is not None:
-            return choice
-        if not isinstance(self.eligible, DecodeEligibility):
-            return None
-        workers = self.eligible.producers_for(request, self.roster.workers[choice.worker])
-        return partner.chooser.one(request, workers, now) if workers else None
-
-    def _charge_beside(self, lease: Lease, partner: Pool, choice: Choice, beside: Choice, now: float) -> None:
-        request = lease.request
-        name = beside.prefill_worker if beside is choice else beside.worker
-        if name is not None:
-            lease.prefill = partner.ledger.charge(request, beside, name, now)
-            partner.chooser.charged(lease.prefill, now)
-        if beside is not choice:
-            partner.chooser.committed(request, beside, now)
+        if partner is None:
+            return
+        name = choice.prefill_worker
+        considered = None if name is not None else partner.chooser.consider(beside, now)
+        lease.prefill = partner.ledger.charge(request, choice, name or choice.worker, now)
+        partner.chooser.charged(lease.prefill, now)
+        if name is None:
+            partner.chooser.decided(lease.prefill, beside, considered, now)
 
     # --- the end of a lease ------------------------------------------------------------------------------
 

@@ -6,11 +6,19 @@ those that decide in its shadow.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from router.core.errors import InternalError
+from router.core.explain import Explains, ExplainsPairs, Table, joined, without
 from router.core.lease import Lease, Outcome
+from router.core.offer import Offer
 from router.core.policy import AnyPolicy, BatchPolicy, Choice, Commits, PairPolicy, Policy, Settles, Starts
-from router.core.prefixes import Binds
+from router.core.prefix_match import Match
+from router.core.prefix_portion import Portion
+from router.core.prefix_settings import TreeBound
+from router.core.prefixes import Binds, Prefixes
 from router.core.request import Request
+from router.core.worker import WorkerView
 
 
 class Seat:
@@ -21,7 +29,10 @@ class Seat:
         binds: it asks about prefixes.
     """
 
-    __slots__ = ("_commits", "_settles", "_starts", "batch", "binds", "name", "pair", "policy", "single")
+    __slots__ = (
+        "_commits", "_explains", "_explains_pairs", "_settles", "_starts", "batch", "binds", "name", "pair",
+        "policy", "single",
+    )  # fmt: skip
 
     def __init__(self, name: str, policy: AnyPolicy) -> None:
         """Raises InternalError for an object that has none of the three shapes."""
@@ -33,6 +44,8 @@ class Seat:
         self.pair = policy if isinstance(policy, PairPolicy) else None
         self.single = policy if isinstance(policy, Policy) else None
         self.binds = policy if isinstance(policy, Binds) else None
+        self._explains = policy if isinstance(policy, Explains) else None
+        self._explains_pairs = policy if isinstance(policy, ExplainsPairs) else None
         self._commits = policy if isinstance(policy, Commits) else None
         self._settles = policy if isinstance(policy, Settles) else None
         self._starts = policy if isinstance(policy, Starts) else None
@@ -41,6 +54,33 @@ class Seat:
     def by_pairs(self) -> bool:
         """Whether it can only choose two workers together."""
         return self.pair is not None and self.single is None
+
+    @property
+    def explains(self) -> bool:
+        """Whether it can tell what it compares."""
+        return self._explains is not None or self._explains_pairs is not None
+
+    def explain(self, request: Request, offer: Offer, now: float) -> Table | None:
+        """What it compares for this offer, in the way it would be asked; None when it cannot tell."""
+        if offer.prefills is not None and self._explains_pairs is not None:
+            return self._explain_pairs(self._explains_pairs, request, offer, now)
+        return None if self._explains is None else self._explains.explain(request, offer.workers, now)
+
+    @staticmethod
+    def _explain_pairs(policy: ExplainsPairs, request: Request, offer: Offer, now: float) -> Table | None:
+        """Pairs inside one revision are compared by the policy; of its tables the one with the cheapest pick
+        counts. Pairs that are set aside are never chosen."""
+        prefills = offer.prefills or ()
+        tables = [
+            policy.explain_pair(
+                request,
+                [w for w in prefills if w.revision == revision],
+                [w for w in offer.workers if w.revision == revision],
+                now,
+            )
+            for revision in sorted({w.revision for w in prefills} & {w.revision for w in offer.workers})
+        ]
+        return joined([without(table, offer.barred) for table in tables])
 
     def committed(self, request: Request, choice: Choice, now: float) -> None:
         """A choice was charged, whoever made it."""
@@ -57,3 +97,27 @@ class Seat:
 
     def __repr__(self) -> str:
         return f"<Seat {self.name} {self.policy!r}>"
+
+
+class Borrowed:
+    """Prefixes that a pool keeps for another policy: this one may ask, and set no bounds."""
+
+    __slots__ = ("_prefixes",)
+
+    def __init__(self, prefixes: Prefixes) -> None:
+        self._prefixes = prefixes
+
+    def matched(self, request: Request) -> Match:
+        return self._prefixes.matched(request)
+
+    def portion(self, request: Request) -> Portion | None:
+        return self._prefixes.portion(request)
+
+    def held_tokens(self, workers: Sequence[WorkerView]) -> list[float]:
+        return self._prefixes.held_tokens(workers)
+
+    def bound(self, bound: TreeBound) -> None:
+        """What the pool's own policy wants stands."""
+
+    def __repr__(self) -> str:
+        return f"<Borrowed {self._prefixes!r}>"

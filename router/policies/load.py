@@ -12,7 +12,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
 
-from router.core.policy import tie_break
+from router.core.policy import draw, tie_break
 from router.core.request import Request
 from router.core.worker import WorkerView
 
@@ -37,17 +37,23 @@ def least(costs: Sequence[float], workers: Sequence[WorkerView], request: Reques
     if ties == 1:
         return costs.index(lowest)
     tied = [index for index, cost in enumerate(costs) if cost == lowest]
-    return tied[hash_bits([workers[tied[0]]], request, seed) * ties >> 64]
+    return tied[draw(seed, draw_sequence(request), workers[tied[0]].name, ties)]
+
+
+def draw_sequence(request: Request) -> int:
+    """What a draw for a request is hashed by: the same at each call, and another one for each try.
+
+    The try is part of it, or all requests that a worker failed would be drawn to its neighbours in the list.
+    """
+    return request.sequence + max(request.attempt, len(request.avoid)) * _TRY_STRIDE
 
 
 def hash_bits(workers: Sequence[WorkerView], request: Request, seed: int) -> int:
     """64 bits for (seed, request, try, first worker): the same at each call, and different in the next pool.
 
     One hash whatever the number of workers; a hash for each of 256 idle ones would cost more than the pick.
-    The try is part of it, or all requests that a worker failed would be drawn to its neighbours in the list.
     """
-    tries = max(request.attempt, len(request.avoid))
-    return tie_break(seed, request.sequence + tries * _TRY_STRIDE, workers[0].name)
+    return tie_break(seed, draw_sequence(request), workers[0].name)
 
 
 def drawn(workers: Sequence[WorkerView], request: Request, seed: int) -> int:
