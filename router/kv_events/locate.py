@@ -66,7 +66,7 @@ class Locator:
 
     async def source_of(self, member: Member) -> EventSource | None:
         """Where it publishes; None while that is not known."""
-        source = None if member.settings is None else member.settings.event_source
+        source = _configured(member)
         if source is not None:
             self._places[member.name] = Place.FOUND
             return source
@@ -78,7 +78,7 @@ class Locator:
         told = await self._asked(member)
         if told is None:
             return None
-        self._places[member.name], source = _chosen(told)
+        self._places[member.name], source = _chosen(told, member.dp_rank)
         return source
 
     async def _asked(self, member: Member) -> Mapping[int, EventSource] | None:
@@ -114,8 +114,17 @@ class Locator:
         return f"<Locator [{len(self._places)} workers]>"
 
 
-def _chosen(told: Mapping[int, EventSource]) -> tuple[Place, EventSource | None]:
-    if len(told) > 1:
+def _configured(member: Member) -> EventSource | None:
+    """Where it was written down that it publishes; of an engine with ranks that is where rank 0 does."""
+    source = None if member.settings is None else member.settings.event_source
+    return source if source is None or member.dp_rank is None else source.of_rank(member.dp_rank)
+
+
+def _chosen(told: Mapping[int, EventSource], rank: int | None) -> tuple[Place, EventSource | None]:
+    if rank is not None:
+        source = told.get(rank)
+    elif len(told) > 1:
         return Place.RANKS, None
-    source = next(iter(told.values()), None)
+    else:
+        source = next(iter(told.values()), None)
     return (Place.NOWHERE if source is None else Place.FOUND), source

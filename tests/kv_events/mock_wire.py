@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from engines.mock.kv_broadcast import KvBroadcast
-from engines.mock.kv_events import KvPublisher
 from engines.mock.process import EngineProcess
 from router.kv_events.source import EventSource
 from router.kv_events.wire import Link, WireFailed
@@ -28,7 +27,7 @@ class _Outlet:
 
 
 class MockWire:
-    """Leads to the first rank of each mock engine, by the host of its address.
+    """Leads to the ranks of mock engines: by the host of an address, and how far its port is from the first.
 
     Attributes:
         subscribed: sources in the order in which they were subscribed to.
@@ -36,26 +35,29 @@ class MockWire:
 
     def __init__(self, process_at: Callable[[str], EngineProcess]) -> None:
         self._process_at = process_at
-        self._outlets: dict[str, _Outlet] = {}
+        self._outlets: dict[tuple[str, int], _Outlet] = {}
+        self._tied: set[str] = set()
         self.subscribed: list[EventSource] = []
 
     def subscribe(self, source: EventSource) -> MemoryLine:
-        broadcast = self._broadcast(source.endpoint)
-        host = _host(source.endpoint)
-        if host not in self._outlets:
-            self._outlets[host] = _Outlet()
-            self._tie(broadcast, self._outlets[host])
+        host, port = _place(source.endpoint)
+        broadcast = self._broadcast(host)
+        rank = port - _place(broadcast.places[0].endpoint)[1]
+        self._tie(host, broadcast)
         line = MemoryLine()
         self.subscribed.append(source)
-        self._outlets[host].lines.append(line)
-        if broadcast.publishers[0].outlet is not None:
+        self._outlets[host, rank].lines.append(line)
+        if broadcast.publishers[rank].outlet is not None:
             line.put(Link.UP)
         return line
 
     def replay(self, source: EventSource, start: int) -> MemoryLine:
         assert source.replay_endpoint is not None
+        host, port = _place(source.replay_endpoint)
+        broadcast = self._broadcast(host)
+        rank = port - _place(broadcast.places[0].replay_endpoint or "")[1]
         line = MemoryLine()
-        for frames in self._broadcast(source.replay_endpoint).publishers[0].replay(start):
+        for frames in broadcast.publishers[rank].replay(start):
             line.put((b"", *frames))
         return line
 
@@ -68,34 +70,36 @@ class MockWire:
     def open_lines(self) -> int:
         return sum(not line.closed for outlet in self._outlets.values() for line in outlet.lines)
 
-    def _broadcast(self, endpoint: str) -> KvBroadcast:
-        broadcast = self._process_at(_host(endpoint)).kv_events
+    def _broadcast(self, host: str) -> KvBroadcast:
+        broadcast = self._process_at(host).kv_events
         if broadcast is None:
-            raise WireFailed(f"{endpoint}: nobody is there")
+            raise WireFailed(f"{host}: nobody is there")
         return broadcast
 
-    def _tie(self, broadcast: KvBroadcast, outlet: _Outlet) -> None:
+    def _tie(self, host: str, broadcast: KvBroadcast) -> None:
         """In place of the sockets, which follow one incarnation after the other."""
 
         def reopen() -> None:
-            self._publisher(broadcast).outlet = outlet
-            outlet.put(Link.UP)
+            for rank, publisher in enumerate(broadcast.publishers):
+                outlet = self._outlets.setdefault((host, rank), _Outlet())
+                publisher.outlet = outlet
+                outlet.put(Link.UP)
 
         def close() -> None:
-            self._publisher(broadcast).outlet = None
-            outlet.put(Link.DOWN)
+            for rank, publisher in enumerate(broadcast.publishers):
+                publisher.outlet = None
+                self._outlets[host, rank].put(Link.DOWN)
 
-        self._publisher(broadcast).outlet = outlet
-        broadcast.reopen = reopen  # type: ignore[method-assign]  # as sockets would
-        broadcast.close = close  # type: ignore[method-assign]
-
-    @staticmethod
-    def _publisher(broadcast: KvBroadcast) -> KvPublisher:
-        return broadcast.publishers[0]
+        if host not in self._tied:
+            self._tied.add(host)
+            reopen()
+            broadcast.reopen = reopen  # type: ignore[method-assign]  # as sockets would
+            broadcast.close = close  # type: ignore[method-assign]
 
     def __repr__(self) -> str:
         return f"<MockWire [{self.open_lines} lines]>"
 
 
-def _host(endpoint: str) -> str:
-    return endpoint.removeprefix("tcp://").rpartition(":")[0]
+def _place(endpoint: str) -> tuple[str, int]:
+    host, _, port = endpoint.removeprefix("tcp://").rpartition(":")
+    return host, int(port)

@@ -124,6 +124,27 @@ def test_what_is_written_down_is_believed_without_a_question() -> None:
     follow(scene, pool=pool, kv_events={"follow": "configured"})
 
 
+def test_each_rank_of_an_engine_is_followed_at_its_own_port() -> None:
+    async def scene(act: Live) -> None:
+        await followed(act, "a@0", "a@1")
+        assert {source.endpoint for source in act.wire.subscribed} == {"tcp://a:5557", "tcp://a:5558"}
+        await complete(act, IDS)
+        await asyncio.sleep(2)
+        holders = [name for name in ("a@0", "a@1") if held(act, IDS, name)]
+        assert len(holders) == 1
+        assert [await trust(act, name) for name in holders] == [2]
+
+    follow(scene, mock={"dp_size": 2}, pool={"dp_size": 2})
+
+
+def test_an_engine_that_hides_its_ranks_is_not_followed() -> None:
+    async def scene(act: Live) -> None:
+        await chat(act)
+        assert (act.wire.subscribed, await reason(act)) == ([], "several_ranks")
+
+    follow(scene, mock={"dp_size": 2})
+
+
 def test_nobody_is_followed_for_a_pool_that_keeps_no_prefixes() -> None:
     async def scene(act: Live) -> None:
         await act.turns()
