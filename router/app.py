@@ -22,13 +22,12 @@ from router.calibrations import Calibrations
 from router.choosing import Choosing
 from router.core.binding import Mode
 from router.core.budget import Budget, RetryBudget
-from router.core.errors import BadRequest, Overloaded
-from router.core.health import Health, HealthSettings, State
+from router.core.errors import Overloaded
+from router.core.health import State
 from router.core.poison import PoisonGuard
 from router.core.pool import Pool, PoolBudgets, PoolRules
 from router.core.roster import Change, Roster
 from router.core.token_book import TokenBook
-from router.core.worker import Worker
 from router.discovery import Discovery, resolve_with_system
 from router.dispatch import Dispatcher, Turns
 from router.fleet import Fleet, Member
@@ -44,6 +43,7 @@ from router.poller import Periods, Poller
 from router.prefill_leg import PrefillLegs
 from router.proxy import Bounds, Proxy
 from router.reaper import reap
+from router.registration import Registration
 from router.releases import WORKERS as RELEASES_AT_ONCE
 from router.releases import Releases
 from router.responses import ResponseOwners
@@ -61,7 +61,6 @@ from router.together import Together
 from router.topology import join_pools
 from router.upstream.client import Upstream
 from router.upstream.connect import Connect
-from router.upstream.origin import Origin
 from router.upstream.settings import UpstreamSettings
 
 log = logging.getLogger("pointsman")
@@ -132,7 +131,8 @@ class Router:
             world.now,
         )
         self._make_events()
-        self.discovery = Discovery(self.fleet, self.register, world.now)
+        self.registration = Registration(self.fleet, settings, world.now, self.calibrations.joined)
+        self.discovery = Discovery(self.fleet, self.registration, world.now)
         self._make_doors()
         self.fleet.on_join = self.poller.watch
         self.poller.on_learned = self.calibrations.met
@@ -265,7 +265,7 @@ class Router:
     def _follow_name(self, pool: str, worker: WorkerSettings) -> None:
         period_s = self.settings.discovery.dns_interval_s
         self.supervisor.start(
-            f"dns {worker.origin_url}",
+            f"dns {worker.url}",
             lambda: self.discovery.follow_name(pool, worker, resolve_with_system, period_s=period_s),
         )
 
@@ -291,52 +291,16 @@ class Router:
 
     # --- workers ---------------------------------------------------------------------------------------
 
-    def register(self, pool: str, settings: WorkerSettings, source: str) -> Member:
-        """Adds a worker to a pool. Raises BadRequest for an unknown pool, or a name or address in use."""
-        dispatcher = self.fleet.dispatchers.get(pool)
-        if dispatcher is None:
-            raise BadRequest(f"No pool is named {pool!r}; there are: {', '.join(self.fleet.dispatchers)}.")
-        if settings.resolves and source == "admin":
-            raise BadRequest("A name that is resolved over and over belongs into the configuration.")
-        pool_settings = self.settings.pools[pool]
-        misfit = pool_settings.misfit(settings)
-        if misfit is not None:
-            raise BadRequest(f"The worker does not fit pool {pool}: {misfit}.")
-        health = self.settings.health
-        worker = Worker(
-            name=settings.name,
-            role=pool_settings.role_of(settings),
-            label=settings.revision or "",
-            revision=settings.revision or "",
-            may_prefill=pool_settings.serves_whole(settings),
-            barrier_group=pool_settings.barrier_group_of(settings),
-            slots=pool_settings.slots_of(settings),
-            capacity=settings.capacity or 1.0,
-            health=Health(
-                HealthSettings(health.timeouts_to_eject, health.failures_to_eject, health.warmup_s)
-            ),
-        )
-        secret = settings.api_key or self.settings.auth.api_key
-        member = Member(
-            worker=worker,
-            origin=Origin.parse(settings.origin_url),
-            dispatcher=dispatcher,
-            url=settings.origin_url,
-            key=secret.get_secret_value().encode() if secret is not None else None,
-            source=source,
-            model=settings.model or pool_settings.model,
-            bootstrap_port=pool_settings.bootstrap_port_of(settings),
-            settings=settings,
-        )
-        self.fleet.join(member, self._world.now())
-        self.calibrations.joined(member)
-        log.info("worker %s joins pool %s (%s)", member.name, pool, source)
-        return member
+    def register(self, pool: str, settings: WorkerSettings, source: str) -> list[Member]:
+        """Adds a worker to a pool, or each rank of it. Raises BadRequest for an unknown pool, or a name or
+        address in use."""
+        return self.registration.register(pool, settings, source)
 
     def _left(self, member: Member) -> None:
         self.poller.unwatch(member)
         self.events.left(member.name)
-        self.upstream.forget(member.origin)
+        if not self.fleet.at(member.origin):
+            self.upstream.forget(member.origin)
         self.tokens.streams.forget(member.name)
         self._forget_handovers(member.name)
 

@@ -16,14 +16,14 @@ from urllib.parse import urlsplit, urlunsplit
 
 from router.core.errors import RouterError
 from router.fleet import Fleet
+from router.registration import Registration
+from router.settings.ranks import with_rank
 from router.settings.workers import WorkerSettings, read_workers_file
 
 log = logging.getLogger("pointsman.discovery")
 
 FILE_PERIOD_S = 1.0
 
-Register = Callable[[str, WorkerSettings, str], object]
-"""(pool, worker, source): adds a worker to the fleet."""
 Resolve = Callable[[str, int], Awaitable[list[str]]]
 """(host, port) to addresses."""
 
@@ -32,18 +32,19 @@ class Discovery:
     """Reconciles the fleet with one source at a time.
 
     Args:
-        register: makes a member of a worker's settings; raises RouterError when it is taken already.
+        registration: makes members of settings.
     """
 
-    def __init__(self, fleet: Fleet, register: Register, now: Callable[[], float]) -> None:
+    def __init__(self, fleet: Fleet, registration: Registration, now: Callable[[], float]) -> None:
         self._fleet = fleet
-        self._register = register
+        self._registration = registration
         self._now = now
 
     def reconcile(self, pool: str, source: str, wanted: Iterable[WorkerSettings]) -> None:
         """Makes the workers of `source` in the fleet equal to `wanted`: those of which nothing has changed
         stay as they are, others leave and join."""
-        desired = {worker.name: worker for worker in wanted}
+        ranks = (rank for worker in wanted for rank in self._registration.ranks_of(pool, worker))
+        desired = {rank.name: rank for rank in ranks}
         stay = set()
         for member in [member for member in self._fleet if member.source == source]:
             kept = desired.get(member.name)
@@ -60,7 +61,7 @@ class Discovery:
     def _join(self, pool: str, worker: WorkerSettings, source: str) -> None:
         """A worker that cannot join, because another source has it already, does not keep others out."""
         try:
-            self._register(pool, worker, source)
+            self._registration.register(pool, worker, source)
         except RouterError as error:
             log.warning("worker %s of %s is left out: %s", worker.name, source, error.message)
 
@@ -91,7 +92,7 @@ class Discovery:
         self, pool: str, template: WorkerSettings, resolve: Resolve, *, period_s: float
     ) -> None:
         """Resolves the host of `template` for ever; each address becomes a worker of its own."""
-        source = f"dns {template.origin_url}"
+        source = f"dns {template.url}"
         parts = urlsplit(template.origin_url)
         port = parts.port or {"http": 80, "https": 443}[parts.scheme]
         while True:
@@ -103,7 +104,8 @@ class Discovery:
                 workers = []
                 for address in sorted(set(addresses)):
                     host = f"[{address}]" if ":" in address else address
-                    url = urlunsplit((parts.scheme, f"{host}:{port}", parts.path, "", ""))
+                    origin = urlunsplit((parts.scheme, f"{host}:{port}", parts.path, "", ""))
+                    url = with_rank(origin, template.rank)
                     name = f"{template.name}/{host}"
                     workers.append(template.model_copy(update={"url": url, "name": name}))
                 if workers:

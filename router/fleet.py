@@ -141,14 +141,18 @@ class Fleet:
 
     def join(self, member: Member, now: float) -> None:
         """Registers a worker. Raises BadRequest when its name or address is taken."""
-        for other in self._members.values():
-            if member.meets(other):
-                raise BadRequest(f"A worker with this name or address is registered already: {other.name}.")
+        self.refuse_twin(member)
         member.dispatcher.pool.roster.add(member.worker, now)
         if member.model is not None:
             member.dispatcher.pool.roster.learn_models(member.name, {member.model: None})
         self._members[member.name] = member
         self.on_join(member)
+
+    def refuse_twin(self, member: Member) -> None:
+        """Raises BadRequest when its name or address is taken."""
+        for other in self._members.values():
+            if member.meets(other):
+                raise BadRequest(f"A worker with this name or address is registered already: {other.name}.")
 
     def leave(self, name: str, now: float) -> Member:
         """Takes a worker out; its streams finish. Raises NotFound for a name that is not registered."""

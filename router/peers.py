@@ -53,10 +53,11 @@ class Peers:
         """
         engine_id = None
         if connector.asks_bootstrap:
-            engine_id = (await self._engines(member)).get(0)
+            engine_id = (await self._engines(member)).get(member.dp_rank or 0)
             if engine_id is None:
                 raise UpstreamBroken("The bootstrap server of the prefill worker knows no engine yet.")
-        peer = Peer(member.origin.host, member.bootstrap_port, engine_id)
+        host, port = member.origin.host, member.bootstrap_port
+        peer = Peer(host, port, engine_id, dp_rank=member.dp_rank, dp_size=member.dp_size)
         self._number = bits = (self._number + _STEP) % _ROOMS
         return Pairing(
             api=job.request.api,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import msgspec
 
 from router.admission import Job
-from router.api.headers import Header, for_client, for_worker
+from router.api.headers import Header, for_client, for_rank, for_worker
 from router.core.errors import RouterError, UpstreamBroken, UpstreamError
 from router.core.lease import Outcome
 from router.core.retry import OF_A_HANDLE, OUTCOMES, Failure, failure_of_error, failure_of_status
@@ -146,6 +146,8 @@ class Sender:
             plain=job.request.api.generates,
         )
         headers += outgoing.headers
+        if member.dp_rank is not None:
+            headers = for_rank(headers, member.dp_rank)
         wire = WireRequest(
             job.call.method,
             job.call.target,

@@ -36,6 +36,9 @@ class NewWorker(BaseModel):
     revision: str | None = None
     capacity: float = Field(default=1.0, gt=0)
     slots: int | None = Field(default=None, ge=1)
+    dp_size: int | None = None
+    dp_rank_offset: int | None = None
+    barrier_group: str | None = None
     may_prefill: bool | None = None
     bootstrap_port: int | None = None
 
@@ -87,8 +90,9 @@ def _add_workers(routes: APIRouter, control: Control, now: Callable[[], float]) 
             settings = WorkerSettings.model_validate(fields)
         except ValidationError as error:
             raise BadRequest("; ".join(sentences(error, WorkerSettings, _no_file))) from None
-        member = control.register(new.pool or _pool_of(new, fleet), settings, "admin")
-        return worker_state(member, now())
+        members = control.register(new.pool or _pool_of(new, fleet), settings, "admin")
+        states = [worker_state(member, now()) for member in members]
+        return states[0] if len(states) == 1 else {"workers": states}
 
     @routes.post("/workers/drain")
     async def drain_some(which: Drain) -> dict[str, Any]:

@@ -34,6 +34,7 @@ _STEERING = (b"x-pointsman-", b"x-override-", b"x-smg-")
 _RANKS = frozenset(
     {b"x-data-parallel-rank", b"x-data-parallel-host-port", b"x-prefiller-host-port", b"routing-strategy"}
 )
+_RANK = b"x-data-parallel-rank"
 _KEYS = frozenset({b"authorization", b"x-api-key"})
 _DROPPED = {
     (keys, trusted, plain): _ENDS_HERE
@@ -84,6 +85,12 @@ def for_worker(
     if key is not None:
         passed.append((b"authorization", b"Bearer " + key))
     return passed
+
+
+def for_rank(headers: Iterable[Header], rank: int) -> list[Header]:
+    """The headers of a request to one data-parallel rank, in the words of vLLM (since 0.11) and of SGLang. It
+    was charged to that rank, so even a trusted client's wish for another one ends here."""
+    return [header for header in headers if header[0] != _RANK] + [(_RANK, b"%d" % rank)]
 
 
 def for_client(headers: Iterable[Header], *, streamed: bool = False, whole: bool = False) -> list[Header]:

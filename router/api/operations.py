@@ -28,7 +28,7 @@ class Control:
     """What the operations act on.
 
     Args:
-        register: (pool, worker, source) adds a worker; raises RouterError when it cannot.
+        register: (pool, worker, source) adds a worker, or each rank of it; raises RouterError when it cannot.
         ready: whether the router should get traffic, with the reason when not.
         exposition: the text of /metrics.
         choosing: the policies of the pools.
@@ -38,7 +38,7 @@ class Control:
         self,
         fleet: Fleet,
         keys: Keys,
-        register: Callable[[str, WorkerSettings, str], Member],
+        register: Callable[[str, WorkerSettings, str], list[Member]],
         ready: Callable[[], str | None],
         exposition: Callable[[], bytes],
         choosing: Choosing,

@@ -123,12 +123,10 @@ def read_stats(data: bytes, taken: float, *, engine: str | None = None) -> Engin
 
 
 def read_ranks(data: bytes, taken: float) -> tuple[EngineStats, dict[str, EngineStats]]:
-    """The signals of all data-parallel ranks together, as `read_stats` has them, and of each, by the name that
+    """The signals of all data-parallel ranks together, as `read_stats` has them, and of each by the name that
     it has in labels; of none where the labels name no rank."""
     whole = read_samples(data)
-    ranks = {
-        engine: _stats(_Samples(whole, own), engine, taken) for engine, own in _by_engine(whole).items()
-    }
+    ranks = {engine: _stats(_Samples(whole, own), engine, taken) for engine, own in _by_engine(whole).items()}
     return _stats(_Samples(whole, whole), None, taken), ranks
 
 
