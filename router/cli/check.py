@@ -18,8 +18,9 @@ from router.cli.flags import add_settings_flags, given, notices
 from router.cli.parser import COMMANDS
 from router.cli.reference import reference
 from router.core.binding import Mode
+from router.core.local_queue import LocalQueue, Order
 from router.core.worker import Role
-from router.policies import POLICIES
+from router.policies import POLICIES, build
 from router.settings import Pair, PoolSettings, Settings, WorkerSettings, load, read_workers_file
 from router.settings.pairs import BOOTSTRAPPED
 
@@ -137,9 +138,19 @@ def _pool_report(name: str, pool: PoolSettings) -> Iterator[str]:
     if values:
         yield _line("parameters", ", ".join(values), 2)
     yield _line("binding", pool.mode.value, 2)
+    order = _local_order(pool)
+    if order is not Order.OFF:
+        bound = "slots + 2" if pool.max_dispatched is None else str(pool.max_dispatched)
+        yield _line("local queue", f"{order.value}, {bound} requests are sent to a worker at most", 2)
     yield _line("workers", str(len(pool.workers)) + (" and a file" if pool.workers_file else ""), 2)
     for worker in _workers(pool):
         yield f"    {worker.name}  {_worker_report(pool, worker)}"
+
+
+def _local_order(pool: PoolSettings) -> Order:
+    """In which order requests start at their worker."""
+    policy = build(pool.policy, pool.policy_params, seed=0)
+    return LocalQueue(pool.local_rules(max_held=0), policy).order
 
 
 def _worker_report(pool: PoolSettings, worker: WorkerSettings) -> str:
@@ -232,6 +243,9 @@ def _pool_warnings(name: str, pool: PoolSettings, settings: Settings) -> Iterato
         unknown = [worker.name for worker in workers if pool.slots_of(worker) is None]
         if unknown:
             yield f"pool {name} waits for slots, but {', '.join(unknown)} has none and so gets no request"
+    holds = _local_order(pool) is not Order.OFF
+    if holds and pool.max_dispatched is None and not pool.knows_slots:
+        yield f"pool {name} holds nothing back at workers without slots, and has no say in what starts there"
     if 0 < sum(worker.capacity is not None for worker in workers) < len(workers):
         yield f"pool {name} gives a capacity for some workers only; the others count as 1"
     unique = sorted(_UNIQUE_PER_REQUEST.intersection(settings.server.affinity_headers))

@@ -76,6 +76,25 @@ def test_the_report_says_what_each_worker_has() -> None:
     assert "    b:1  http://b:1  slots 8" in lines
 
 
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        ({"policy": "preble", "slots": 8}, "priority_groups, slots + 2"),
+        ({"policy": "random", "local_queue": "fcfs", "max_dispatched": 5}, "fcfs, 5"),
+    ],
+)
+def test_the_report_says_what_is_held_back(words: dict[str, object], line: str) -> None:
+    settings = pool(**words)
+    assert f"  local queue {line} requests are sent to a worker at most" in list(report(settings, MANY_FILES))
+    assert not any("holds nothing back" in warning for warning in warnings(settings, MANY_FILES))
+
+
+def test_a_local_queue_that_cannot_hold_anything_is_warned_of_and_none_is_not() -> None:
+    assert any("holds nothing back" in warning for warning in warnings(pool(policy="preble"), MANY_FILES))
+    assert not any("holds nothing back" in warning for warning in warnings(pool(), MANY_FILES))
+    assert not any("local queue" in line for line in report(pool(), MANY_FILES))
+
+
 def test_workers_of_a_file_are_in_the_report(tmp_path: Path) -> None:
     (tmp_path / "workers").write_text("http://c:1")
     text = "\n".join(report(pool(workers_file=str(tmp_path / "workers")), MANY_FILES))

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from router.connectors import CONNECTORS
 from router.connectors.nixl import NixlConnector
 from router.core.binding import Mode
+from router.core.local_queue import LocalQueueRules, Order
 from router.core.worker import Role
 from router.policies import POLICIES, Shape
 from router.settings import Pair, PoolSettings, Settings, SettingsError, WorkerSettings, load
@@ -34,6 +35,27 @@ def refused(pools: dict[str, Pool], **sections: Any) -> str:
 
 def refused_pair(prefill: Pool | None = None, decode: Pool | None = None, **sections: Any) -> str:
     return refused({"p": {**PREFILL, **(prefill or {})}, "d": {**DECODE, **(decode or {})}}, **sections)
+
+
+# --- local queues ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("order", ["fcfs", "priority_groups"])
+def test_a_local_queue_needs_a_bound_on_what_is_sent(order: str) -> None:
+    assert "set pools.a.slots or pools.a.max_dispatched" in refused({"a": {"local_queue": order}})
+    for bound in ({"slots": 8}, {"max_dispatched": 3}):
+        Settings.model_validate({"pools": {"a": {"local_queue": order, **bound}}})
+    Settings.model_validate({"pools": {"a": {"policy": "preble"}}})
+
+
+def test_decode_pools_have_no_local_queue() -> None:
+    said = refused_pair(decode={"max_dispatched": 3})
+    assert (
+        "pools.d.max_dispatched is for pools of role both and prefill, and this one is of role decode" in said
+    )
+    settings = pair({"local_queue": "fcfs", "max_dispatched": 3})
+    assert settings.pools["p"].local_rules(9) == LocalQueueRules(Order.FCFS, 3, 5.0, 9)
+    assert settings.pools["d"].local_rules(9).order is Order.OFF
 
 
 # --- partners -----------------------------------------------------------------------------------------
