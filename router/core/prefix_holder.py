@@ -80,21 +80,18 @@ class Holder:
     def learn(self, claim: Claim, prompt_tokens: int, cached_tokens: int, settings: PrefixSettings) -> None:
         """The engine said how much of a prompt was cached: judges beliefs, events, memory, and then trust."""
         scale = prompt_tokens / claim.tokens if claim.tokens else 0.0
-        self.beliefs.see(min(claim.held_tokens * scale, prompt_tokens - 1), cached_tokens, prompt_tokens)
+        most = prompt_tokens - 1
+        block = settings.block_tokens if self.ledger is None else self.ledger.block_tokens
+        held = _whole(min(claim.held_tokens * scale, most), block)
+        self.beliefs.see(held, cached_tokens, prompt_tokens)
         self._compare(claim.sure_tokens * scale, claim.sure_touched, cached_tokens, settings.lost_share)
         signals = [beliefs_signal(self.beliefs, settings.trust)]
         if claim.stored_tokens is not None and self.listening:
-            most = self._most_cached(prompt_tokens)
-            self.events.see(min(claim.stored_tokens, most), cached_tokens, prompt_tokens)
+            self.events.see(_whole(min(claim.stored_tokens, most), block), cached_tokens, prompt_tokens)
             signals.append(events_signal(self.events, settings.trust))
         for signal in signals:
             if signal is not None:
                 self.signal(signal)
-
-    def _most_cached(self, prompt_tokens: int) -> int:
-        """An engine computes the last token always, and takes whole blocks of its own from its cache."""
-        block = 1 if self.ledger is None else max(self.ledger.block_tokens, 1)
-        return (prompt_tokens - 1) // block * block
 
     def _compare(self, sure_tokens: float, touched: float, reported_tokens: int, lost_share: float) -> None:
         """Learns from a prefix that the worker surely had at `touched` whether it forgets sooner than we do.
@@ -112,6 +109,12 @@ class Holder:
 
     def __repr__(self) -> str:
         return f"<Holder {self.name}#{self.incarnation} {self.trust.value} [{self.text!r} | {self.blocks!r}]>"
+
+
+def _whole(tokens: float, block: int) -> int:
+    """What an engine takes from its cache of so many tokens: whole blocks of its own, and never the last
+    token of a prompt, which it computes always."""
+    return int(tokens) // max(block, 1) * max(block, 1)
 
 
 class Claim(msgspec.Struct, eq=False):

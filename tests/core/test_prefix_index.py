@@ -241,7 +241,7 @@ def test_what_the_engine_reports_is_compared_with_what_was_believed() -> None:
     index.report(serve(index, TEXT, "a", 1.0), 200, 150)
     holder = index.holder("a")
     assert holder is not None
-    assert holder.beliefs.bias == pytest.approx((199 - 150) / 200)
+    assert holder.beliefs.bias == pytest.approx((192 - 150) / 200)  # whole blocks, not the last token
     index.report(serve(index, TEXT, "a", 1.0), 200, None)
     index.report(serve(index, TEXT, "a", 1.0), 0, 0)
     assert holder.beliefs.samples == 1
