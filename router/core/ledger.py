@@ -7,8 +7,10 @@ nothing else of one another.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+from router.core.answer import Usage
+from router.core.calibration_online import OnlineCalibration
 from router.core.chooser import Chooser
 from router.core.health import Sign, State
 from router.core.lease import Lease, Outcome
@@ -27,10 +29,13 @@ _BAD = frozenset({Outcome.FAILED, Outcome.TIMEOUT})
 class Ledger:
     """The only writer of leases and mirrors.
 
-    State: `leases`; `other`, the ledger of those who prefill for this pool, and `partners`, what both share.
+    State: `leases`; `other`, the ledger of those who prefill for this pool, and `partners`, what both share;
+    `online`, what learns the workers' coefficients from what passes here, if anything does.
     """
 
-    __slots__ = ("_chooser", "_expect", "_patience", "_role", "_roster", "leases", "other", "partners")
+    __slots__ = (
+        "_chooser", "_expect", "_patience", "_role", "_roster", "leases", "online", "other", "partners",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -48,6 +53,7 @@ class Ledger:
         self.leases: set[Lease] = set()
         self.other: Ledger | None = None
         self.partners: Partners | None = None
+        self.online: OnlineCalibration | None = None
 
     def charge(
         self, request: Request, choice: Choice, name: str, now: float, *, transferring: bool = False
@@ -78,6 +84,8 @@ class Ledger:
         )
         worker.mirror.charge(lease)
         self.leases.add(lease)
+        if self.online is not None:
+            self.online.charged(lease, worker)
         return lease
 
     def progress(
@@ -98,7 +106,7 @@ class Ledger:
         """
         if lease.outcome is not None:
             return
-        lease.last_event = now
+        before, lease.last_event = lease.last_event, now
         worker = self._holder(lease)
         if worker is None:
             return
@@ -106,15 +114,45 @@ class Ledger:
             lease.prompt_known, lease.cached_tokens = True, cached_tokens
             worker.mirror.correct_prompt(lease, prompt_tokens)
         if not lease.prefilled:
-            worker.mirror.prefilled(lease)
-            self._chooser.started(lease, now)
+            self._started(lease, worker, now)
         if lease.transferring:
             self._arrived(lease, worker, now)
         if generated_tokens is not None:
+            if self.online is not None:
+                self.online.advanced(lease, worker, generated_tokens, now - before, now)
             worker.mirror.generated(lease, generated_tokens)
-        worker.last_sign = now
-        if worker.health.state is State.SUSPECT:
-            self._roster.show_progress(worker, now)
+        self._roster.show_progress(worker, now)
+
+    def progress_all(self, name: str, counts: Sequence[tuple[Lease, int]], now: float) -> None:
+        """Output tokens so far of many leases of one worker that have all begun: `progress` of each, for
+        studies, in which nothing else would take as long."""
+        worker = self._roster.workers.get(name)
+        if worker is None:
+            return
+        held = [
+            (lease, tokens)
+            for lease, tokens in counts
+            if lease.outcome is None and lease.incarnation == worker.incarnation
+        ]
+        if self.online is not None:
+            for lease, tokens in held:
+                self.online.advanced(lease, worker, tokens, now - lease.last_event, now)
+                lease.last_event = now
+        worker.mirror.generated_all(held)
+        self._roster.show_progress(worker, now)
+
+    def reported(self, lease: Lease, usage: Usage, now: float) -> None:
+        """An engine told the usage of a lease, settled or not: nothing more of its prompt is to come."""
+        worker = self._holder(lease)
+        if worker is not None and self.online is not None:
+            self.online.told(lease, worker, usage.cached_tokens, now)
+
+    def _started(self, lease: Lease, worker: Worker, now: float) -> None:
+        """The first output proves the prefill."""
+        worker.mirror.prefilled(lease)
+        if self.online is not None:
+            self.online.started(lease, worker, now)
+        self._chooser.started(lease, now)
 
     def presume(self, now: float) -> None:
         """Takes transfers for done that must be by now, of answers that show nothing before their end."""
@@ -134,6 +172,8 @@ class Ledger:
     def _arrived(self, lease: Lease, worker: Worker, now: float) -> None:
         """The first output proves the hand-over: the producer is done with it."""
         worker.mirror.transferred(lease)
+        if self.online is not None:
+            self.online.arrived(lease, worker, _prefilled_at(lease), now)
         if self.partners is not None and lease.request.stream:
             self.partners.timed(now - lease.granted)
         self._chooser.started(lease, now)
@@ -155,6 +195,8 @@ class Ledger:
         if worker is not None:
             patience_s = self._patience.of(worker) if outcome is Outcome.TIMEOUT else 0.0
             worker.mirror.settle(lease)
+            if self.online is not None:
+                self.online.settled(lease, worker, now)
             silent_s = now - max(lease.granted, worker.last_sign)
             # Clients choose how long they wait, so a deadline alone is no verdict on the worker: it must
             # have been silent for as long as a healthy one may be.

@@ -6,6 +6,8 @@ true the moment a request is placed, which no scrape is. A new incarnation start
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from router.core.errors import InternalError
 from router.core.lease import Lease
 
@@ -80,6 +82,18 @@ class Mirror:
         lease.generated_tokens = total_tokens
         self.kv_tokens += delta
         self.remaining_tokens += lease.remaining_tokens - before
+
+    def generated_all(self, counts: Iterable[tuple[Lease, int]]) -> None:
+        """`generated` of many leases at once, for studies: looked at one by one they would cost more than all
+        else."""
+        kv_tokens = remaining_tokens = 0
+        for lease, total_tokens in counts:
+            before = lease.remaining_tokens
+            kv_tokens += total_tokens - lease.generated_tokens
+            lease.generated_tokens = total_tokens
+            remaining_tokens += lease.remaining_tokens - before
+        self.kv_tokens += kv_tokens
+        self.remaining_tokens += remaining_tokens
 
     def settle(self, lease: Lease) -> None:
         self.leases.pop(lease, None)

@@ -71,6 +71,14 @@ class PromptKey:
         """Key of a plain completion prompt, for workloads that have no body."""
         return cls(model, lambda: {"prompt": msgspec.json.encode(text)}, lora=lora, cache_salt=cache_salt)
 
+    @classmethod
+    def of_canonical(cls, model: str, canonical: Callable[[], bytes | tuple[int, ...]]) -> PromptKey:
+        """Key of a prompt whose canonical form is known, for studies of millions of them. It is asked for at
+        most once, when the key is first needed."""
+        key = _MadeKey(model, _forgotten)
+        key.make = canonical
+        return key
+
     @property
     def canonical(self) -> bytes | tuple[int, ...]:
         """Typed segments for text, the token ids themselves for a token-id prompt. Built once, on demand."""
@@ -131,6 +139,20 @@ class PromptKey:
     def __repr__(self) -> str:
         built = "not built" if self._canonical is None else f"{len(self._canonical)} long"
         return f"<PromptKey {self.partition.model} [{built}]>"
+
+
+class _MadeKey(PromptKey):
+    """A key that is made in one piece."""
+
+    __slots__ = ("make",)
+
+    make: Callable[[], bytes | tuple[int, ...]]
+
+    @property
+    def canonical(self) -> bytes | tuple[int, ...]:
+        if self._canonical is None:
+            self._canonical = self.make()
+        return self._canonical
 
 
 def _forgotten() -> Mapping[str, msgspec.Raw | bytes]:

@@ -1,0 +1,1 @@
+"""The real pools, policies and engine model under a virtual clock."""

@@ -1,0 +1,66 @@
+"""What became of each call, and the counters of a run.
+
+Separate from the run so that metrics, reports and tests read plain data.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class CallRecord(msgspec.Struct, kw_only=True, gc=False):
+    """One call as its client saw it. Times are virtual seconds; None: it did not come to that.
+
+    Attributes:
+        placed: when a worker was chosen (the decode worker's, where there are two).
+        first, done: first and last token, as they reach the client.
+        hit_tokens: prompt tokens that the engine found in its cache (the prefill engine, of two).
+        tokens: that were written, all sequences together.
+        outcome: "ok", or why there is no whole answer.
+        tries: placements after the first.
+    """
+
+    number: int
+    arrived: float
+    prompt_tokens: int
+    family: str = ""
+    tenant: str = ""
+    slo: str = ""
+    session: str | None = None
+    placed: float | None = None
+    first: float | None = None
+    done: float | None = None
+    worker: str = ""
+    prefill_worker: str = ""
+    reason: str = ""
+    hit_tokens: int = 0
+    tokens: int = 0
+    outcome: str = ""
+    tries: int = 0
+
+    @property
+    def ttft_s(self) -> float | None:
+        """Time to first token."""
+        return None if self.first is None else self.first - self.arrived
+
+    @property
+    def e2e_s(self) -> float | None:
+        """Time to the last token."""
+        return None if self.done is None else self.done - self.arrived
+
+    @property
+    def tpot_s(self) -> float | None:
+        """Mean time per output token after the first; None for answers of one."""
+        if self.first is None or self.done is None or self.tokens < 2:
+            return None
+        return (self.done - self.first) / (self.tokens - 1)
+
+
+class EngineRecord(msgspec.Struct, kw_only=True, frozen=True):
+    """The counters of one engine at the end of a run."""
+
+    steps: int
+    prompt_tokens: int
+    cached_tokens: int
+    generation_tokens: int
+    preemptions: int

@@ -1,0 +1,240 @@
+"""One run: a fleet, the calls that come to it, a seed, and what became of them.
+
+The same pools and policies as the live router's, over the same engine model as the mock's, on one timeline.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import partial
+
+from router.core.answer import Usage
+from router.core.body_text import PromptSize
+from router.core.budget import Budget
+from router.core.health import Sign
+from router.core.partners import Partners
+from router.core.pool import Pool, PoolBudgets, PoolRules
+from router.core.prefill_budget import BudgetSettings, PrefillBudget
+from router.core.prompt_key import PromptKey
+from router.core.request import Api, Request
+from router.core.split_rule import SplitRule
+from router.core.splitting import Splitting
+from router.core.token_book import TokenBook
+from router.core.worker import Role, Worker
+from router.policies import build
+from router.studies.simulation.call import Call, Texts
+from router.studies.simulation.courses import Courses, Pair
+from router.studies.simulation.fleet import FleetPlan, PoolPlan, Trouble, WorkerPlan
+from router.studies.simulation.hall import Hall
+from router.studies.simulation.life import Life
+from router.studies.simulation.record import CallRecord, EngineRecord
+from router.studies.simulation.rounds import Rounds
+from router.studies.simulation.timeline import Timeline
+
+_STALE_PERIODS = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunResult:
+    """What became of the calls.
+
+    Attributes:
+        calls: in order of number; those without an outcome were under way when the run was ended.
+        ended_s: virtual time of the end.
+    """
+
+    calls: list[CallRecord]
+    engines: dict[str, EngineRecord]
+    ended_s: float
+
+
+class Simulation:
+    """Calls on their way through pools to engines. Made for one run.
+
+    Args:
+        seed: of the policies; calls bring their own chance with them.
+    """
+
+    def __init__(self, plan: FleetPlan, calls: Iterable[Call], seed: int) -> None:
+        self.timeline = Timeline()
+        self._plan = plan
+        self._texts = Texts()
+        self.tokens = TokenBook()
+        self.records: dict[int, CallRecord] = {}
+        self.courses = Courses(self.timeline, plan.delays, self._learn, self._ended)
+        self.hall = Hall(self.timeline, plan, self.courses)
+        budgets = PoolBudgets(Budget("in flight", plan.in_flight), Budget("queued bytes", 1 << 60))
+        self.rounds = [
+            self._make_rounds(pool, budgets, seed + index) for index, pool in enumerate(plan.pools)
+        ]
+        self.courses.open(self.hall, self.rounds, self._make_pair())
+        self._followers: dict[int, list[Call]] = {}
+        self._to_come = 0
+        for call in calls:
+            self._to_come += 1
+            if call.after is None:
+                self.timeline.at(call.at, partial(self._arrive, call))
+            else:
+                self._followers.setdefault(call.after, []).append(call)
+        for trouble in plan.troubles:
+            self.timeline.at(trouble.at, partial(self._trouble, trouble))
+
+    # --- building --------------------------------------------------------------------------------------
+
+    def _make_rounds(self, plan: PoolPlan, budgets: PoolBudgets, seed: int) -> Rounds:
+        split = self._plan.split
+        rules = PoolRules(
+            name=plan.name,
+            policy=plan.policy,
+            role=plan.role,
+            mode=plan.mode,
+            max_transfers=split.max_transfers if split is not None else 4,
+            max_queued=self._plan.max_queued,
+            max_wait_s=self._plan.max_wait_s,
+        )
+        pool = Pool(rules, build(plan.policy, dict(plan.params), seed), budgets, self.tokens.expected)
+        for worker in plan.workers:
+            self._join(pool, plan, worker)
+        return Rounds(
+            self.timeline,
+            pool,
+            self.courses.placed,
+            self.courses.refused,
+            self._plan.delays.round_s,
+        )
+
+    def _join(self, pool: Pool, plan: PoolPlan, worker: WorkerPlan) -> None:
+        now = self.timeline.now
+        pool.roster.add(
+            Worker(
+                name=worker.name,
+                role=plan.role,
+                slots=worker.slots,
+                capacity=worker.capacity,
+                barrier_group=worker.barrier_group,
+                may_prefill=plan.role is Role.DECODE,
+            ),
+            now,
+        )
+        pool.roster.learn_models(worker.name, {self._plan.model: worker.engine.max_model_len})
+        pool.roster.probed(worker.name, now)
+        if worker.calibrated is not None:
+            pool.roster.calibrate(worker.name, worker.calibrated, {}, "plan")
+        pool.observe(worker.name, self.hall.scrape(worker.name), now)
+
+    def _make_pair(self) -> Pair | None:
+        plan = self._plan.split
+        if plan is None:
+            return None
+        by_role = {rounds.pool.rules.role: rounds for rounds in self.rounds}
+        prefill, decode = by_role[Role.PREFILL], by_role[Role.DECODE]
+        budget = PrefillBudget(BudgetSettings(stale_s=_STALE_PERIODS * self._plan.delays.scrape_s))
+        partners = Partners(prefill.pool.roster, decode.pool.roster, budget)
+        decode.pool.join(prefill.pool, partners)
+        rule = SplitRule(plan.min_tokens, plan.fallback)
+        return Pair(prefill, decode, Splitting(prefill.pool, decode.pool, partners, rule), plan)
+
+    # --- running ---------------------------------------------------------------------------------------
+
+    def run(self, limit_s: float = float("inf")) -> RunResult:
+        """Lets time pass until every call has come to its end, or the limit is reached."""
+        delays = self._plan.delays
+        self.timeline.after(delays.scrape_s, self._scrape)
+        self.timeline.after(delays.sweep_s, self._sweep)
+        while self._to_come and self.timeline.now < limit_s:
+            if not self.timeline.step():
+                break
+        return RunResult(
+            calls=[self.records[number] for number in sorted(self.records)],
+            engines=self.hall.records(),
+            ended_s=self.timeline.now,
+        )
+
+    def _scrape(self) -> None:
+        for rounds in self.rounds:
+            for worker in rounds.pool.roster:
+                if self.hall.is_up(worker.name):
+                    self.courses.tell(worker.name)
+                    rounds.pool.observe(worker.name, self.hall.scrape(worker.name), self.timeline.now)
+        self.timeline.after(self._plan.delays.scrape_s, self._scrape)
+
+    def _sweep(self) -> None:
+        for rounds in self.rounds:
+            rounds.sweep()
+        self.timeline.after(self._plan.delays.sweep_s, self._sweep)
+
+    def _arrive(self, call: Call) -> None:
+        record = CallRecord(
+            number=call.number,
+            arrived=self.timeline.now,
+            prompt_tokens=call.prompt_tokens,
+            family=call.family,
+            tenant=call.tenant,
+            slo=call.slo,
+            session=call.session,
+        )
+        self.records[call.number] = record
+        self.courses.begin(Life(call, self._request(call), record))
+
+    def _request(self, call: Call) -> Request:
+        model = self._plan.model
+        return Request(
+            id=str(call.number),
+            sequence=call.number,
+            model=model,
+            arrived=self.timeline.now,
+            api=Api.CHAT,
+            stream=True,
+            prompt_tokens=call.prompt_tokens,
+            prompt_tokens_exact=True,
+            max_tokens=call.max_tokens,
+            sequences=call.sequences,
+            affinity=call.session,
+            tenant=call.tenant,
+            slo=call.slo,
+            key=PromptKey.of_canonical(model, lambda: self._texts.of(call.parts)),
+        )
+
+    def _learn(self, request: Request, usage: Usage) -> None:
+        self.tokens.learn(request, PromptSize(request.prompt_tokens * 4, 0), usage)
+
+    def _ended(self, life: Life) -> None:
+        self._to_come -= 1
+        for call in self._followers.pop(life.call.number, ()):
+            self.timeline.after(call.at, partial(self._arrive, call))
+
+    # --- troubles --------------------------------------------------------------------------------------
+
+    def _trouble(self, trouble: Trouble) -> None:
+        name = trouble.worker
+        match trouble.what:
+            case "crash":
+                self.hall.crash(name)
+                for rank in self.hall.stepper(name).ranks:
+                    self.courses.lost(rank.name)
+                    self._sign(rank.name, Sign.REFUSED, "refuses connections")
+            case "restart":
+                for each in self.hall.restart(name):
+                    self._sign(each, Sign.GOOD, "probe answered")
+            case "freeze":
+                self.hall.stepper(name).stop()
+            case "thaw":
+                self.hall.stepper(name).go_on()
+            case "slow":
+                self.hall.slow_down(name, trouble.factor)
+            case other:
+                raise ValueError(f"trouble {other!r} is unknown")
+
+    def _sign(self, name: str, sign: Sign, reason: str) -> None:
+        for rounds in self.rounds:
+            if name in rounds.pool.roster.workers:
+                rounds.pool.roster.sign(name, sign, self.timeline.now, reason)
+
+    def __repr__(self) -> str:
+        return f"<Simulation {self.timeline!r} [{self._to_come} calls to come]>"
+
+
+def simulate(plan: FleetPlan, calls: Iterable[Call], seed: int = 0) -> RunResult:
+    """One run from its begin to its end."""
+    return Simulation(plan, calls, seed).run()

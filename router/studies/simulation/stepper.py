@@ -1,0 +1,222 @@
+"""Engines on the timeline: one alone, or several whose steps wait for each other.
+
+Separate from the router's side because an engine knows no router: it gets jobs, and says what came out.
+Steps that are alike pass as one stretch, so time is spent per event and not per token.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from engines.model.engine import Engine, Fetch, Job, Output, Step
+from engines.model.roofline import StepClock, StepLoad
+from engines.model.span import Span
+from router.studies.simulation.timeline import Timeline, Timer
+
+_LONGEST_SPAN = 100_000
+
+
+class Listener(Protocol):
+    """Who hears what an engine does."""
+
+    def put_out(self, rank: Rank, outputs: Sequence[Output]) -> None:
+        """Jobs wrote their first token, or ended; others may be among them."""
+
+    def moved_on(self, rank: Rank) -> None:
+        """Time passed in which jobs wrote tokens: one per step in `Rank.ends` beside what is counted."""
+
+    def fetches(self, rank: Rank, wanted: Sequence[Fetch]) -> None:
+        """Jobs want their KV from another engine."""
+
+
+@dataclass(slots=True, eq=False)
+class Rank:
+    """One engine of a stepper.
+
+    Attributes:
+        slow: how many times longer its steps last than its clock says, 1.0 normally.
+        span, ends: decode steps under way and when those that are over ended.
+        step: a step that is looked at.
+        broken: the span ends with the step that runs, because somebody came.
+    """
+
+    name: str
+    engine: Engine
+    clock: StepClock
+    slow: float = 1.0
+    span: Span | None = None
+    ends: list[float] = field(default_factory=list)
+    step: Step | None = None
+    broken: bool = False
+
+    def duration_s(self, ahead: int) -> float:
+        """How long the step that runs lasts by itself, or the one so many behind it."""
+        if self.step is not None:
+            return self.step.duration_s * self.slow
+        span = self.span
+        if span is None:
+            return 0.0
+        count = len(span.sequences)
+        kv_tokens = span.kv_tokens + count * (len(self.ends) + ahead)
+        load = StepLoad(decode_sequences=count, decode_kv_tokens=kv_tokens)
+        return self.clock.step_from_totals(load) * self.slow
+
+    @property
+    def busy(self) -> bool:
+        return self.span is not None or self.step is not None
+
+
+class Stepper:
+    """One barrier group, or one engine that waits for nobody.
+
+    Args:
+        stretch_s: after so much time at the latest listeners hear how far jobs are.
+    """
+
+    def __init__(
+        self, timeline: Timeline, ranks: Sequence[Rank], listener: Listener, *, stretch_s: float
+    ) -> None:
+        self.ranks = tuple(ranks)
+        self._timeline = timeline
+        self._listener = listener
+        self._stretch_s = stretch_s
+        self._ends: list[float] = []
+        self._timer: Timer | None = None
+        self.stopped = False
+
+    # --- jobs ------------------------------------------------------------------------------------------
+
+    def submit(self, rank: Rank, jobs: Sequence[Job]) -> None:
+        """Jobs of one request come in. Raises what `Engine.add_all` raises."""
+        rank.engine.add_all(jobs, self._timeline.now)
+        self.look(rank)
+
+    def look(self, rank: Rank) -> None:
+        """Something changed at an engine from outside: its next step is one to look at."""
+        if rank.span is not None:
+            rank.broken = True
+        self._cut()
+        if self._timer is None:
+            self._begin()
+
+    def abort(self, rank: Rank, job_id: str) -> bool:
+        """A client left; the step that runs goes on without it."""
+        if rank.span is not None:
+            self._open_up(rank)
+        gone = rank.engine.abort(job_id)
+        self._listener.fetches(rank, rank.engine.drain_fetches())
+        self._cut()
+        return gone
+
+    def stop(self) -> None:
+        """Nothing happens here any more: the process is gone, or hangs."""
+        self.stopped = True
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def go_on(self) -> None:
+        """What hung goes on, from where it was."""
+        self.stopped = False
+        for rank in self.ranks:
+            if rank.step is not None:
+                rank.engine.end_step(rank.step, self._timeline.now)
+            rank.step = rank.span = None
+            rank.ends.clear()
+        self._ends.clear()
+        self._begin()
+
+    # --- steps -----------------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        """The next stretch: many steps while all only decode, else one."""
+        if self.stopped:
+            return
+        now = self._timeline.now
+        alone = False
+        for rank in self.ranks:
+            if rank.busy:
+                continue
+            rank.span = rank.engine.begin_span(_LONGEST_SPAN)
+            if rank.span is None:
+                rank.step = rank.engine.begin_step(now)
+                alone |= rank.step is not None
+                wanted = rank.engine.drain_fetches()
+                if wanted:
+                    self._listener.fetches(rank, wanted)
+        busy = [rank for rank in self.ranks if rank.busy]
+        if not busy:
+            return
+        steps = 1 if alone else min(rank.span.steps - len(rank.ends) for rank in busy if rank.span)
+        self._ends = self._times(busy, now, steps)
+        self._timer = self._timeline.at(self._ends[-1], self._end)
+
+    def _times(self, busy: Sequence[Rank], now: float, steps: int) -> list[float]:
+        """When the steps to come end; each lasts as long as the slowest engine's."""
+        ends: list[float] = []
+        at, last = now, now + self._stretch_s
+        alone = busy[0] if len(busy) == 1 else None
+        for ahead in range(steps):
+            if alone is not None:
+                at += alone.duration_s(ahead)
+            else:
+                at += max([rank.duration_s(ahead) for rank in busy])
+            ends.append(at)
+            if at >= last:
+                break
+        return ends
+
+    def _cut(self) -> None:
+        """Nobody looks beyond the end of the step that runs."""
+        ends = self._ends
+        if self._timer is None:
+            return
+        running = bisect_right(ends, self._timeline.now)
+        if running < len(ends) - 1:
+            del ends[running + 1 :]
+            self._timer.cancel()
+            self._timer = self._timeline.at(ends[-1], self._end)
+
+    def _open_up(self, rank: Rank) -> None:
+        """Tells an engine what is over of its span, and begins the step that runs as one to look at.
+
+        Those that wait with it in a group hear later, as they would have.
+        """
+        over = bisect_right(self._ends, self._timeline.now)
+        for other in self.ranks:
+            if other.span is not None:
+                other.ends += self._ends[:over]
+        del self._ends[:over]
+        self._close(rank)
+        rank.step = rank.engine.begin_step(self._timeline.now)
+
+    def _end(self) -> None:
+        self._timer = None
+        ends, self._ends = self._ends, []
+        now = self._timeline.now
+        told: list[tuple[Rank, list[Output]]] = []
+        for rank in self.ranks:
+            if rank.step is not None:
+                step, rank.step = rank.step, None
+                told.append((rank, rank.engine.end_step(step, now)))
+            elif rank.span is not None:
+                rank.ends += ends
+                if rank.broken or len(rank.ends) == rank.span.steps:
+                    told.append((rank, self._close(rank)))
+                self._listener.moved_on(rank)
+        for rank, outputs in told:
+            self._listener.put_out(rank, outputs)
+        if self._timer is None:
+            self._begin()
+
+    def _close(self, rank: Rank) -> list[Output]:
+        span, ends = rank.span, rank.ends
+        rank.span, rank.ends, rank.broken = None, [], False
+        return rank.engine.end_span(span, ends) if span is not None and ends else []
+
+    def __repr__(self) -> str:
+        state = "stopped" if self.stopped else "idle" if self._timer is None else "in steps"
+        return f"<Stepper {', '.join(rank.name for rank in self.ranks)} [{state}]>"
