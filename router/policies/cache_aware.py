@@ -60,7 +60,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
+from router.core.explain import Row, Table
 from router.core.lease import Lease, Outcome
 from router.core.policy import Choice
 from router.core.prefix_match import Match
@@ -74,6 +76,7 @@ from router.policies.least_work import PRIOR, LeastWork, steps_of
 from router.policies.load import least, request_loads
 from router.policies.queued_hits import QueuedHits
 from router.policies.spec import PolicySpec, number, whole, word
+from router.policies.table import drawn_table, request_terms
 
 _THRESHOLDS = frozenset({"balance_abs_threshold", "balance_rel_threshold"})
 
@@ -86,6 +89,26 @@ class Parameters:
     guard: str = word("auto", "requests", "seconds")
     max_tree_size: int = whole(67_108_864, 1_000, 100_000_000_000)
     eviction_interval_s: float = number(120, 0, 86_400)
+
+
+class _Compared(NamedTuple):
+    """What decides between the workers.
+
+    Attributes:
+        costs: of each.
+        reason: for which the lowest one wins.
+        among: indices that are compared; None: all.
+        held: where it decides the reason, tokens of the prompt at each.
+    """
+
+    costs: Sequence[float]
+    reason: str
+    among: Sequence[int] | None = None
+    held: Sequence[int] | None = None
+
+    def reason_of(self, index: int) -> str:
+        """Why a worker would be chosen if it were."""
+        return "overflow" if self.held is not None and not self.held[index] else self.reason
 
 
 @dataclass(slots=True)
@@ -107,29 +130,59 @@ class CacheAware(FollowsPrefixes):
         return TreeBound(self.params.max_tree_size, self.params.eviction_interval_s)
 
     def pick(self, request: Request, workers: Sequence[WorkerView], now: float) -> Choice:
+        compared = self._compare(request, workers, now)
+        index = self._least(request, workers, compared)
+        return Choice(
+            request.id, workers[index].name, cost=compared.costs[index], reason=compared.reason_of(index)
+        )
+
+    def explain(self, request: Request, workers: Sequence[WorkerView], now: float) -> Table:
+        compared = self._compare(request, workers, now)
+        among = range(len(workers)) if compared.among is None else compared.among
+        held, ordered = self.matched(request), self.prefixes is not None
+        stored = self.prefixes.held_tokens(workers) if self.prefixes is not None else [0.0] * len(workers)
+        rows = [
+            Row(
+                worker=w.name,
+                total=cost,
+                terms={
+                    "prompt_tokens": held.prompt_tokens,
+                    "cached_tokens": held.on(w.name),
+                    "stored_tokens": stored[index],
+                    "queued_hit_tokens": self.queued_hits.tokens([w])[0],
+                    **request_terms(w),
+                },
+                tier=0 if index in among else 1,
+                order=stored[index] if ordered else 0.0,
+                reason=compared.reason_of(index) if index in among else "not among the open holders",
+            )
+            for index, (w, cost) in enumerate(zip(workers, compared.costs, strict=True))
+        ]
+        return drawn_table(SPEC.cost_unit, self.seed, request, rows)
+
+    def _compare(self, request: Request, workers: Sequence[WorkerView], now: float) -> _Compared:
         prefixes = self.prefixes
         if prefixes is None or request.key is None:
-            return self._least_loaded(request, workers, request_loads(workers), "no_prompt")
+            return _Compared(request_loads(workers), "no_prompt")
         held = self._held(prefixes.matched(request), workers)
         if self._in_seconds(workers):
-            return self._by_seconds(request, workers, held, now)
+            costs = self._seconds(request, workers, held, now)
+            return _Compared(costs, "prefix", held=held) if any(held) else _Compared(costs, "least_load")
         loads = request_loads(workers)
         if not any(held):
-            return self._least_loaded(request, workers, loads, "least_load")
+            return _Compared(loads, "least_load")
         params = self.params
         highest = highest_load(loads, params.balance_abs_threshold, params.balance_rel_threshold)
         longest = max([tokens for tokens, load in zip(held, loads, strict=True) if load <= highest])
         if not longest:
-            return self._least_loaded(request, workers, loads, "overflow")
+            return _Compared(loads, "overflow")
         enough = max(longest - BLOCK_TOKENS, 1)
         best = [
             index
             for index, tokens in enumerate(held)
             if tokens and tokens >= enough and loads[index] <= highest
         ]
-        return self._least_loaded(
-            request, [workers[index] for index in best], [loads[index] for index in best], "prefix"
-        )
+        return _Compared(loads, "prefix", best)
 
     def _held(self, match: Match, workers: Sequence[WorkerView]) -> list[int]:
         """Tokens of the prompt at each worker, 0 where they are too few to go there for."""
@@ -144,9 +197,10 @@ class CacheAware(FollowsPrefixes):
         guard = self.params.guard
         return guard == "seconds" or (guard == "auto" and steps_of(workers) is not None)
 
-    def _by_seconds(
+    def _seconds(
         self, request: Request, workers: Sequence[WorkerView], held: Sequence[int], now: float
-    ) -> Choice:
+    ) -> list[float]:
+        """The work that each would have with it, less what its prefix and the queued ones save."""
         costs = self.work.costs(request, workers, now)
         steps, queued = steps_of(workers), self.queued_hits.tokens(workers)
         for index, tokens in enumerate(held):
@@ -155,24 +209,17 @@ class CacheAware(FollowsPrefixes):
                 saved_s = step.prefill_s(tokens) - step.prefill_base_s
                 saved_s = (saved_s + step.prefill_per_token_s * queued[index]) * worker.warmup
                 costs[index] -= saved_s if steps else saved_s / worker.capacity
-        if not any(held):
-            return self._least_loaded(request, workers, costs, "least_load")
-        index = self._least(request, workers, costs)
-        reason = "prefix" if held[index] else "overflow"
-        return Choice(request.id, workers[index].name, cost=costs[index], reason=reason)
+        return costs
 
-    def _least_loaded(
-        self, request: Request, workers: Sequence[WorkerView], loads: Sequence[float], reason: str
-    ) -> Choice:
-        index = self._least(request, workers, loads)
-        return Choice(request.id, workers[index].name, cost=loads[index], reason=reason)
-
-    def _least(self, request: Request, workers: Sequence[WorkerView], costs: Sequence[float]) -> int:
+    def _least(self, request: Request, workers: Sequence[WorkerView], compared: _Compared) -> int:
         """Index of the lowest cost; of equals the one that holds the least, then by hash."""
-        lowest = min(costs)
-        if self.prefixes is None or costs.count(lowest) == 1:
+        costs, among = compared.costs, compared.among
+        lowest = min(costs) if among is None else min([costs[index] for index in among])
+        if among is None and (self.prefixes is None or costs.count(lowest) == 1):
             return least(costs, workers, request, self.seed)
-        tied = [index for index, cost in enumerate(costs) if cost == lowest]
+        tied = [index for index in among or range(len(costs)) if costs[index] == lowest]
+        if len(tied) == 1 or self.prefixes is None:
+            return tied[0]
         views = [workers[index] for index in tied]
         return tied[least(self.prefixes.held_tokens(views), views, request, self.seed)]
 

@@ -26,11 +26,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from router.core.explain import Table
 from router.core.policy import Choice
 from router.core.request import Request
 from router.core.worker import Role, WorkerView
 from router.policies.load import least, request_loads
 from router.policies.spec import NoParameters, PolicySpec
+from router.policies.table import drawn_table, load_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +46,10 @@ class LeastRequests:
         costs = request_loads(workers)
         index = least(costs, workers, request, self.seed)
         return Choice(request.id, workers[index].name, cost=costs[index], reason="least_requests")
+
+    def explain(self, request: Request, workers: Sequence[WorkerView], now: float) -> Table:
+        rows = load_rows(request_loads(workers), workers, "least_requests")
+        return drawn_table(SPEC.cost_unit, self.seed, request, rows)
 
 
 SPEC = PolicySpec(

@@ -28,11 +28,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from router.core.explain import Row, Table
 from router.core.policy import Choice
 from router.core.request import Request
 from router.core.worker import Role, WorkerView
 from router.policies.load import least, token_loads
 from router.policies.spec import NoParameters, PolicySpec
+from router.policies.table import drawn_table, token_terms
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,22 @@ class LeastTokens:
         costs = token_loads(roomy, tokens)
         index = least(costs, roomy, request, self.seed)
         return Choice(request.id, roomy[index].name, cost=costs[index], reason="least_tokens")
+
+    def explain(self, request: Request, workers: Sequence[WorkerView], now: float) -> Table:
+        tokens = request.prompt_tokens + request.sequences
+        rows = [
+            Row(
+                worker=w.name,
+                total=cost,
+                terms=token_terms(w, tokens),
+                tier=0 if roomy else 1,
+                reason="least_tokens" if roomy else "no_room",
+            )
+            for w, cost, roomy in zip(
+                workers, token_loads(workers, tokens), [_has_room(w, tokens) for w in workers], strict=True
+            )
+        ]
+        return drawn_table(SPEC.cost_unit, self.seed, request, rows)
 
 
 def _has_room(worker: WorkerView, tokens: int) -> bool:

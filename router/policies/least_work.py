@@ -48,11 +48,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from router.core.explain import Row, Table
 from router.core.policy import Choice
 from router.core.request import Request
 from router.core.worker import Role, StepModel, WorkerView
 from router.policies.load import least
 from router.policies.spec import PolicySpec, number, whole
+from router.policies.table import drawn_table
 
 PRIOR = StepModel(
     prefill_base_s=4e-3,
@@ -88,6 +90,23 @@ class LeastWork:
         costs = self.costs(request, workers, now)
         index = least(costs, workers, request, self.seed)
         return Choice(request.id, workers[index].name, cost=costs[index], reason="least_work")
+
+    def explain(self, request: Request, workers: Sequence[WorkerView], now: float) -> Table:
+        rows = [
+            Row(worker=w.name, total=cost, terms=self._terms(request, w), reason="least_work")
+            for w, cost in zip(workers, self.costs(request, workers, now), strict=True)
+        ]
+        return drawn_table(SPEC.cost_unit, self.seed, request, rows)
+
+    def _terms(self, request: Request, worker: WorkerView) -> dict[str, float]:
+        """What stands for time in the cost of one worker."""
+        return {
+            "prefill_tokens": worker.queued_tokens + request.prompt_tokens,
+            "decode_tokens": worker.remaining_tokens + self._output_tokens(request),
+            "context_tokens": worker.kv_tokens / (worker.sequences or 1),
+            "warmup": worker.warmup,
+            "capacity": worker.capacity,
+        }
 
     def costs(self, request: Request, workers: Sequence[WorkerView], now: float) -> list[float]:
         """Seconds until each worker would be done with the request."""

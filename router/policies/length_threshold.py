@@ -43,11 +43,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from router.core.explain import Row, Table
 from router.core.policy import Choice, name_key
 from router.core.request import Request
 from router.core.worker import Role, WorkerView
 from router.policies.load import least, request_loads
 from router.policies.spec import PolicySpec, number, whole, word
+from router.policies.table import drawn_table, request_terms
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,14 +68,36 @@ class LengthThreshold:
     seed: int
 
     def pick(self, request: Request, workers: Sequence[WorkerView], now: float) -> Choice:
+        side, costs, reason = self._among(request, workers)
+        index = least(costs, side, request, self.seed)
+        return Choice(request.id, side[index].name, cost=costs[index], reason=reason)
+
+    def explain(self, request: Request, workers: Sequence[WorkerView], now: float) -> Table:
+        side, _, reason = self._among(request, workers)
+        names = {w.name for w in side}
+        length = {"length_tokens": self._length(request), "threshold_tokens": self.params.threshold_tokens}
+        rows = [
+            Row(
+                worker=w.name,
+                total=cost,
+                terms={**length, **request_terms(w)},
+                tier=0 if w.name in names else None,
+                reason=reason if w.name in names else "other side",
+            )
+            for w, cost in zip(workers, request_loads(workers), strict=True)
+        ]
+        return drawn_table(SPEC.cost_unit, self.seed, request, rows)
+
+    def _among(
+        self, request: Request, workers: Sequence[WorkerView]
+    ) -> tuple[Sequence[WorkerView], list[float], str]:
+        """The workers to compare, their loads, and why these."""
         is_long = self._length(request) > self.params.threshold_tokens
         side = self._side(workers, is_long)
         costs = request_loads(side)
-        reason = "long" if is_long else "short"
         if min(costs) > self.params.saturation_requests:
-            side, costs, reason = workers, request_loads(workers), "spill"
-        index = least(costs, side, request, self.seed)
-        return Choice(request.id, side[index].name, cost=costs[index], reason=reason)
+            return workers, request_loads(workers), "spill"
+        return side, costs, "long" if is_long else "short"
 
     def _length(self, request: Request) -> int:
         if self.params.length == "prompt" or request.max_tokens is None:

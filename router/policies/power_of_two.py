@@ -28,11 +28,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from router.core.explain import Row, Table
 from router.core.policy import Choice
 from router.core.request import Request
 from router.core.worker import Role, WorkerView
 from router.policies.load import hash_bits, request_loads, token_loads
 from router.policies.spec import PolicySpec, word
+from router.policies.table import drawn_table, request_terms, token_terms
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +51,30 @@ class PowerOfTwo:
 
     def pick(self, request: Request, workers: Sequence[WorkerView], now: float) -> Choice:
         drawn = self._two(request, workers)
-        if self.params.load == "tokens":
-            costs = token_loads(drawn, request.prompt_tokens + request.sequences)
-        else:
-            costs = request_loads(drawn)
+        costs = self._loads(request, drawn)
         index = costs.index(min(costs))
         return Choice(request.id, drawn[index].name, cost=costs[index], reason="lower_of_two")
+
+    def explain(self, request: Request, workers: Sequence[WorkerView], now: float) -> Table:
+        drawn = [w.name for w in self._two(request, workers)]
+        by_tokens, tokens = self.params.load == "tokens", request.prompt_tokens + request.sequences
+        rows = [
+            Row(
+                worker=w.name,
+                total=cost,
+                terms=token_terms(w, tokens) if by_tokens else request_terms(w),
+                tier=0 if w.name in drawn else None,
+                order=float(w.name != drawn[0]),
+                reason="lower_of_two" if w.name in drawn else "not drawn",
+            )
+            for w, cost in zip(workers, self._loads(request, workers), strict=True)
+        ]
+        return drawn_table(SPEC.cost_unit, self.seed, request, rows)
+
+    def _loads(self, request: Request, workers: Sequence[WorkerView]) -> list[float]:
+        if self.params.load == "tokens":
+            return token_loads(workers, request.prompt_tokens + request.sequences)
+        return request_loads(workers)
 
     def _two(self, request: Request, workers: Sequence[WorkerView]) -> list[WorkerView]:
         if len(workers) == 1:

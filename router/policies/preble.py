@@ -90,8 +90,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
+from router.core.explain import Row, Table
 from router.core.lease import Lease, Outcome
 from router.core.local_queue import Order
 from router.core.policy import Choice
@@ -105,6 +106,7 @@ from router.policies.load import least, request_loads
 from router.policies.preble_bill import Bill, Charge
 from router.policies.preble_window import Dispatch, Window
 from router.policies.spec import PolicySpec, number, whole, word
+from router.policies.table import drawn_table, request_terms
 
 _COPIES = frozenset({"rebalance", "replicate"})
 
@@ -144,8 +146,14 @@ class _Question:
     bill: Bill
     now: float
 
-    def choose(self, index: int, cost: float, reason: str) -> Choice:
-        return Choice(self.request.id, self.workers[index].name, cost=cost, reason=reason)
+
+class _Found(NamedTuple):
+    """The index of a worker, the best of those in `among`, and why these."""
+
+    chosen: int
+    cost: float
+    reason: str
+    among: Sequence[int]
 
 
 @dataclass(slots=True)
@@ -170,6 +178,34 @@ class Preble(FollowsPrefixes):
     # --- choosing ------------------------------------------------------------------------------------
 
     def pick(self, request: Request, workers: Sequence[WorkerView], now: float) -> Choice:
+        _, found = self._find(request, workers, now)
+        return Choice(request.id, workers[found.chosen].name, cost=found.cost, reason=found.reason)
+
+    def explain(self, request: Request, workers: Sequence[WorkerView], now: float) -> Table:
+        question, found = self._find(request, workers, now)
+        bill = question.bill
+        rows = [
+            Row(
+                worker=w.name,
+                total=bill.cost(index),
+                terms={
+                    **bill.terms(index),
+                    "cached_tokens": question.held[index],
+                    "missed_tokens": question.missed[index],
+                    **request_terms(w),
+                },
+                tier=0 if index in found.among else 1,
+                reason=found.reason if index in found.among else self._why_not(question, index),
+            )
+            for index, w in enumerate(workers)
+        ]
+        return drawn_table(SPEC.cost_unit, self.seed, request, rows)
+
+    @staticmethod
+    def _why_not(question: _Question, index: int) -> str:
+        return "not compared" if index in question.open else "ahead of the guard"
+
+    def _find(self, request: Request, workers: Sequence[WorkerView], now: float) -> tuple[_Question, _Found]:
         match, portion = self._known(request)
         question = self._question(request, workers, match, now)
         question.bill.keep(None if portion is None else portion.key)
@@ -178,13 +214,13 @@ class Preble(FollowsPrefixes):
             enough = max(longest - BLOCK_TOKENS, match.prompt_tokens // 2 + 1)
             holders = [index for index in question.open if question.held[index] >= enough]
             if holders:
-                return self._exploit(question, holders, portion)
-            return self._explore(question, question.open, "overflow")
+                return question, self._exploit(question, holders, portion)
+            return question, self._explore(question, question.open, "overflow")
         paired = self._decoding(question)
         if paired:
-            return self._explore(question, paired, "pair")
+            return question, self._explore(question, paired, "pair")
         reason = "no_prompt" if self.prefixes is None or request.key is None else "explore"
-        return self._explore(question, question.open, reason)
+        return question, self._explore(question, question.open, reason)
 
     def _known(self, request: Request) -> tuple[Match, Portion | None]:
         return self.matched(request), None if self.prefixes is None else self.prefixes.portion(request)
@@ -207,11 +243,11 @@ class Preble(FollowsPrefixes):
             now=now,
         )
 
-    def _explore(self, question: _Question, among: Sequence[int], reason: str) -> Choice:
+    def _explore(self, question: _Question, among: Sequence[int], reason: str) -> _Found:
         index, cost = question.bill.cheapest(among, question.request, self.seed)
-        return question.choose(index, cost, reason)
+        return _Found(index, cost, reason, among)
 
-    def _exploit(self, question: _Question, holders: Sequence[int], portion: Portion | None) -> Choice:
+    def _exploit(self, question: _Question, holders: Sequence[int], portion: Portion | None) -> _Found:
         index, cost = question.bill.cheapest(holders, question.request, self.seed)
         others = [other for other in question.open if other not in holders]
         if others and portion is not None and self._may_copy(portion, question.now):
@@ -220,14 +256,14 @@ class Preble(FollowsPrefixes):
             )
             if copy is not None:
                 return copy
-        return question.choose(index, cost, "exploit")
+        return _Found(index, cost, "exploit", holders)
 
     def _may_copy(self, portion: Portion, now: float) -> bool:
         return not self.window.copied_since(portion.key, now - self.params.copy_interval_s)
 
     def _rebalance(
         self, question: _Question, others: Sequence[int], holder: int, cost: float
-    ) -> Choice | None:
+    ) -> _Found | None:
         bill, loads = question.bill, question.bill.loads
         lowest = min(loads)
         if loads[holder] <= self.params.rebalance_threshold * lowest:
@@ -240,11 +276,11 @@ class Preble(FollowsPrefixes):
         copy_s = cost_there - cost + gap_s  # what M and P are above those of the holder
         if loads[lightest] > lowest or gap_s <= 2 * copy_s:
             return None
-        return question.choose(lightest, cost_there, "rebalance")
+        return _Found(lightest, cost_there, "rebalance", (lightest,))
 
     def _replicate(
         self, question: _Question, others: Sequence[int], holder: int, portion: Portion
-    ) -> Choice | None:
+    ) -> _Found | None:
         waits_s = self.window.waits_s(portion.key, question.workers[holder].name, question.now)
         if waits_s is None:
             return None

@@ -87,13 +87,19 @@ class Bill:
         """L + M + P of one worker."""
         return self.loads[index] + self.prefill_s(index, self._missed[index]) + self._evictions_s(index)
 
+    def terms(self, index: int) -> dict[str, float]:
+        """L, M and P of one worker, by name."""
+        return {
+            "load_s": self.loads[index],
+            "eviction_s": self._evictions_s(index),
+            "prefill_s": self.prefill_s(index, self._missed[index]),
+            "decode_share": self.decode_share(index),
+        }
+
     def cheapest(self, indices: Sequence[int], request: Request, seed: int) -> tuple[int, float]:
         """The worker of the lowest cost among `indices`, which is not empty, and that cost; ties by hash."""
         loads, steps, missed, scales = self.loads, self._steps, self._missed, self._scales
-        rising = [
-            (loads[n] + (steps[n].prefill_base_s + steps[n].prefill_per_token_s * missed[n]) * scales[n], n)
-            for n in indices
-        ]
+        rising = [(loads[n] + steps[n].prefill_s(missed[n]) * scales[n], n) for n in indices]
         rising.sort()
         lowest, tied = float("inf"), []
         for base, index in rising:

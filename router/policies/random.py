@@ -23,11 +23,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from router.core.explain import Row, Table
 from router.core.policy import Choice
 from router.core.request import Request
 from router.core.worker import Role, WorkerView
 from router.policies.load import drawn
 from router.policies.spec import NoParameters, PolicySpec
+from router.policies.table import drawn_table
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,21 @@ class Random:
     def pick(self, request: Request, workers: Sequence[WorkerView], now: float) -> Choice:
         worker = workers[drawn(workers, request, self.seed)]
         return Choice(request.id, worker.name, reason="random")
+
+    def explain(self, request: Request, workers: Sequence[WorkerView], now: float) -> Table:
+        chosen = drawn(workers, request, self.seed)
+        weights = [w.capacity / w.warmup for w in workers]
+        rows = [
+            Row(
+                worker=w.name,
+                total=0.0,
+                terms={"probability": weight / sum(weights)},
+                reason="random",
+                order=float(index != chosen),
+            )
+            for index, (w, weight) in enumerate(zip(workers, weights, strict=True))
+        ]
+        return drawn_table(SPEC.cost_unit, self.seed, request, rows)
 
 
 SPEC = PolicySpec(

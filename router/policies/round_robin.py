@@ -31,11 +31,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from router.core.explain import Row, Table
 from router.core.policy import Choice, name_key
 from router.core.request import Request
 from router.core.worker import Role, WorkerView
 from router.policies.load import drawn
 from router.policies.spec import NoParameters, PolicySpec
+from router.policies.table import drawn_table
 
 _REMEMBERED_NAMES = 4096
 
@@ -59,6 +61,23 @@ class RoundRobin:
             return Choice(request.id, worker.name, cost=self.clock, reason="retry")
         turn, _, _, name = min([self._turn(w) for w in workers])
         return Choice(request.id, name, cost=turn, reason="turn")
+
+    def explain(self, request: Request, workers: Sequence[WorkerView], now: float) -> Table:
+        turns = [self._turn(w) for w in workers]
+        first = self.pick(request, workers, now)
+        in_turn = first.reason == "turn"
+        order = sorted(turns)
+        rows = [
+            Row(
+                worker=w.name,
+                total=turn[0] if in_turn else self.clock,
+                terms={"turn": turn[0], "clock_turns": self.clock},
+                reason=first.reason,
+                order=float(order.index(turn)) if in_turn else float(w.name != first.worker),
+            )
+            for w, turn in zip(workers, turns, strict=True)
+        ]
+        return drawn_table(SPEC.cost_unit, self.seed, request, rows)
 
     def _turn(self, worker: WorkerView) -> tuple[float, int, int, str]:
         name = worker.name

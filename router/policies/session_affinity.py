@@ -42,11 +42,13 @@ from dataclasses import dataclass
 from math import log1p
 from operator import itemgetter
 
+from router.core.explain import Row, Table
 from router.core.policy import Choice, text_key, tie_breaks
 from router.core.request import Request
 from router.core.worker import Role, WorkerView
 from router.policies.load import least, request_loads
 from router.policies.spec import PolicySpec, number, whole
+from router.policies.table import drawn_table, load_rows, request_terms
 
 _TO_UNIT = -(2.0**-64) * (1 - 2.0**-53)
 """Turns 64 bits into −h, a hair above −1 at the most."""
@@ -82,6 +84,27 @@ class SessionAffinity:
                 chosen, reason = min(within, key=itemgetter(0))[1], "overflow"
         return Choice(request.id, chosen.name, cost=request_loads([chosen])[0], reason=reason)
 
+    def explain(self, request: Request, workers: Sequence[WorkerView], now: float) -> Table:
+        loads = request_loads(workers)
+        if request.affinity is None:
+            return drawn_table(SPEC.cost_unit, self.seed, request, load_rows(loads, workers, "no_key"))
+        order = self._order(text_key(self.seed, request.affinity), workers)
+        places = sorted(range(len(workers)), key=order.__getitem__)
+        share = self._share(workers)
+        above = [self._above(w, share) for w in workers]
+        first = places[0]
+        rows = [
+            Row(
+                worker=w.name,
+                total=load,
+                terms={"place": place, "mean_times_load_factor_requests": share, **request_terms(w)},
+                tier=len(workers) + place if above[index] else place,
+                reason="overflow" if above[first] else "affinity",
+            )
+            for index, (w, load, place) in enumerate(zip(workers, loads, _ranks(places), strict=True))
+        ]
+        return drawn_table(SPEC.cost_unit, self.seed, request, rows)
+
     def _order(self, key: int, workers: Sequence[WorkerView]) -> Sequence[float]:
         """A number for each worker; ascending, they are the rendezvous order of the key."""
         hashes = tie_breaks(self.seed, key, [w.name for w in workers])
@@ -100,6 +123,14 @@ class SessionAffinity:
         # For whole n, n > ⌈x⌉ is n − 1 ≥ x. The margin is for 1.1 × 10, which floats make more than 11.
         n = worker.in_flight
         return n > self.params.min_in_flight and n - 1 >= share * worker.capacity / worker.warmup - 1e-9
+
+
+def _ranks(places: Sequence[int]) -> list[int]:
+    """For each index its place in the order."""
+    ranks = [0] * len(places)
+    for place, index in enumerate(places):
+        ranks[index] = place
+    return ranks
 
 
 SPEC = PolicySpec(
