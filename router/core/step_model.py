@@ -59,3 +59,13 @@ class TransferModel:
     def transfer_s(self, tokens: int) -> float:
         """Seconds until the KV of so many tokens is there."""
         return self.base_s + self.per_token_s * tokens
+
+
+PRIOR = StepModel(
+    prefill_base_s=4e-3,
+    prefill_per_token_s=60e-6,
+    step_base_s=15.5e-3,
+    step_per_sequence_s=0.12e-3,
+    step_per_kv_token_s=0.12e-6,
+)
+"""An estimate for Qwen2.5-3B on an A40 under vLLM; stands in until a worker is calibrated."""

@@ -51,19 +51,13 @@ from dataclasses import dataclass
 from router.core.explain import Row, Table
 from router.core.policy import Choice
 from router.core.request import Request
+from router.core.step_model import PRIOR
 from router.core.worker import Role, StepModel, WorkerView
 from router.policies.load import least
 from router.policies.spec import PolicySpec, number, whole
 from router.policies.table import drawn_table
 
-PRIOR = StepModel(
-    prefill_base_s=4e-3,
-    prefill_per_token_s=60e-6,
-    step_base_s=15.5e-3,
-    step_per_sequence_s=0.12e-3,
-    step_per_kv_token_s=0.12e-6,
-)
-"""An estimate for Qwen2.5-3B on an A40 under vLLM; stands in until a worker is calibrated."""
+__all__ = ["PRIOR", "SPEC", "LeastWork", "Parameters", "steps_of"]
 
 
 def steps_of(workers: Sequence[WorkerView]) -> list[StepModel] | None:
