@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
+from router.cli.check_barriers import barrier_warnings
 from router.cli.flags import add_settings_flags, given, notices
 from router.cli.parser import COMMANDS
 from router.cli.reference import reference
@@ -190,8 +191,6 @@ def _pair_warnings(settings: Settings, pair: Pair) -> Iterator[str]:
                 f"pool {pair.decode} has no worker that may serve whole requests, so {key} changes nothing; "
                 "set may_prefill, or role: both for some workers"
             )
-    if pool.has_barrier and pool.binding == "auto" and pool.mode is Mode.EARLY:
-        yield f"pool {pair.decode} has a barrier group but not the slots of each worker, so it binds early"
     decodes = {_host(worker) for worker in _workers(pool)}
     near = [worker for worker in _workers(settings.pools[pair.prefill]) if _loopback(_host(worker))]
     if pair.connector.name in BOOTSTRAPPED and near and not all(map(_loopback, decodes)):
@@ -212,7 +211,9 @@ def _host(worker: WorkerSettings) -> str:
 
 
 def _workers(pool: PoolSettings) -> tuple[WorkerSettings, ...]:
-    return pool.workers + (read_workers_file(pool.workers_file) if pool.workers_file else ())
+    """All that are written down, those with several ranks once for each."""
+    entries = pool.workers + (read_workers_file(pool.workers_file) if pool.workers_file else ())
+    return tuple(rank for entry in entries for rank in pool.ranks_of(entry))
 
 
 def open_doors(settings: Settings) -> Iterator[str]:
@@ -239,6 +240,7 @@ def _pool_warnings(name: str, pool: PoolSettings, settings: Settings) -> Iterato
         yield f"pool {name} starts with no worker; requests get 503 until one is added"
     if len(workers) == 1 and not workers[0].resolves:
         yield f"pool {name} has one worker, so there is nothing to choose and nowhere to retry"
+    yield from barrier_warnings(name, pool, workers)
     if pool.mode is not Mode.EARLY:
         unknown = [worker.name for worker in workers if pool.slots_of(worker) is None]
         if unknown:

@@ -70,6 +70,7 @@ def pair_problems(pools: Pools, *, lease_margin_s: float) -> Iterator[str]:
         for pair in pairs_of(pools):
             yield from _disagreements(pools, pair)
             yield from _without_effect(pools, pair)
+            yield from _rank_problems(pools[pair.prefill], pair)
             yield from _lease_problems(pair, pools[pair.decode].kv_lease_s, lease_margin_s)
 
 
@@ -119,6 +120,18 @@ def _disagreements(pools: Pools, pair: Pair) -> Iterator[str]:
             f"pools.{pair.prefill}.connector is {prefill}, but pools.{pair.decode}.connector is {decode}; "
             "the two pools of a pair have one"
         )
+
+
+def _rank_problems(prefill: PoolSettings, pair: Pair) -> Iterator[str]:
+    """A prefill engine of SGLang takes the rank that its room says, modulo the number of its ranks."""
+    if pair.connector.name != "sglang":
+        return
+    for index, worker in enumerate(prefill.workers):
+        if worker.rank is not None and prefill.dp_size_of(worker) is None:
+            yield (
+                f"pools.{pair.prefill}.workers[{index}] is rank {worker.rank} of an engine, but not of how "
+                "many, which its rooms depend on; set its dp_size"
+            )
 
 
 def _without_effect(pools: Pools, pair: Pair) -> Iterator[str]:

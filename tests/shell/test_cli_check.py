@@ -141,6 +141,26 @@ def test_a_plain_pool_of_two_warns_of_nothing() -> None:
             },
             "keeps sessions together by x-request-id, which differs for every request",
         ),
+        (
+            {"pools": {"a": {"policy": "balance_route_0", "slots": 2}}},
+            "pool a runs balance_route_0, and the barrier group of workers to come is not declared",
+        ),
+        (
+            {
+                "pools": {
+                    "a": {
+                        "policy": "balance_route_h",
+                        "slots": 2,
+                        "workers": ["http://a:1", "http://b:1", "http://c:1", "http://d:1", "http://e:1@0"],
+                    }
+                }
+            },
+            "the barrier group of a:1, b:1, c:1 and 1 more is not declared; they are taken to wait",
+        ),
+        (
+            {"pools": {"a": {"workers": ["http://a:1"], "dp_size": 8}}},
+            "step together (a:1@0, a:1@1, a:1@2 and 5 more) but not the slots of each",
+        ),
     ],
 )
 def test_what_is_probably_not_meant_is_warned_of(keys: dict[str, object], warning: str) -> None:
@@ -240,7 +260,7 @@ def test_the_report_says_what_happens_between_the_pools_of_a_pair(
             {"fallback": "aggregated"},
             "pool d has no worker that may serve whole requests, so fallback",
         ),
-        ({}, {"barrier_group": "g"}, "pool d has a barrier group but not the slots of each worker"),
+        ({}, {"barrier_group": "g"}, "pool d has workers that step together (d:1, d:2) but not the slots"),
         (
             {"connector": "mooncake", "workers": ["http://localhost:1", "http://p:2"]},
             {},

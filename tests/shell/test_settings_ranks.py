@@ -145,3 +145,15 @@ def test_balance_route_is_refused_where_prompts_are_prefilled(policy: str) -> No
                 }
             }
         )
+
+
+def test_a_lone_rank_that_prefills_for_sglang_says_of_how_many_it_is() -> None:
+    def pair(worker: Any) -> dict[str, Any]:
+        return {
+            "p": {"role": "prefill", "connector": "sglang", "workers": [worker]},
+            "d": {"role": "decode", "workers": ["http://g:1"]},
+        }
+
+    with pytest.raises(ValidationError, match=r"pools.p.workers\[0\] is rank 3 of an engine, but not of how"):
+        Settings.model_validate({"pools": pair("http://h:1@3")})
+    Settings.model_validate({"pools": pair({"url": "http://h:1@3", "dp_size": 4})})
