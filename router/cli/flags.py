@@ -7,7 +7,7 @@ nothing here are refused with the reason, because a knob that is silently ignore
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NoReturn
@@ -285,8 +285,9 @@ class _Refuse(argparse.Action):
         parser.error(f"{flag} is refused: {REFUSED[flag]}")
 
 
-def add_settings_flags(parser: argparse.ArgumentParser) -> None:
-    """Adds `--config` and every flag of the table, grouped by section."""
+def add_settings_flags(parser: argparse.ArgumentParser, only: Collection[str] | None = None) -> None:
+    """Adds `--config` and every flag of the table, or `only` some of them, grouped by section."""
+    flags = [flag for flag in FLAGS if only is None or flag.name in only]
     parser.add_argument(
         "--config",
         metavar="FILE",
@@ -294,11 +295,11 @@ def add_settings_flags(parser: argparse.ArgumentParser) -> None:
         help="YAML file with settings; flags and POINTSMAN_… override it",
     )
     keys = {key.path: key for key in all_keys(Settings)}
-    sections = list(dict.fromkeys(_section(flag) for flag in FLAGS))
+    sections = list(dict.fromkeys(_section(flag) for flag in flags))
     groups = {name: parser.add_argument_group(name) for name in sections}
-    for flag in FLAGS:
+    for flag in flags:
         _add(groups[_section(flag)], flag, keys[flag.keys[0]])
-    for name in REFUSED:
+    for name in REFUSED if only is None else ():
         parser.add_argument(name, nargs="*", action=_Refuse, help=argparse.SUPPRESS)
 
 

@@ -64,6 +64,10 @@ class PrefillLaw(Quality):
     longest_tokens: Count = 0
     """Longest prompt that was measured; beyond it the law is a guess."""
 
+    def seconds(self, tokens: int) -> float:
+        """A prefill of so many tokens."""
+        return self.base_s + self.per_token_s * tokens + self.per_token_squared_s * tokens**2
+
 
 class StepErrorsLaw(Section):
     """One standard error of each coefficient; null: not known, or the term was left out."""
@@ -87,6 +91,10 @@ class StepLaw(Quality):
     tokens_per_step: Annotated[float, Field(gt=0)] = 1.0
     """Tokens that a step gives each sequence. Above 1 the engine decodes speculatively, or sends several
     tokens at once; what it sends at once is a step then."""
+
+    def seconds(self, sequences: int, kv_tokens: int) -> float:
+        """A step with so many sequences over so many tokens of KV."""
+        return self.base_s + self.per_sequence_s * sequences + self.per_kv_token_s * kv_tokens
 
 
 class WorkerMeasured(Section):
@@ -168,8 +176,8 @@ class Targets(Section):
 
 
 class SloMeasured(Section):
-    """Targets of one model, derived from its slowest worker: tight is 2.5 times the measured p50, loose three
-    times that."""
+    """Targets of one model: tight is 2.5 times what was measured, at the median of its workers; loose is
+    three times that."""
 
     sequences: Annotated[int, Field(ge=1)]
     """The operating point n*: sequences that run at once on one engine."""
@@ -192,9 +200,11 @@ class GateResult(Section):
 
 
 class KvShare(Section):
-    """How much of a step at the operating point is spent on reading KV."""
+    """How much of a step of a full engine is spent on reading KV."""
 
     worker: str
+    sequences: Annotated[int, Field(ge=1)]
+    context_tokens: Annotated[int, Field(ge=1)]
     share: Annotated[float, Field(ge=0, le=1)]
     """Per KV token * KV over the whole step."""
 

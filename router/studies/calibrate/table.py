@@ -1,0 +1,191 @@
+"""What was measured, as a reader sees it in a terminal. Shows a part of it; the file has all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from router.settings.calibration_file import (
+    CalibrationFile,
+    GateResult,
+    Quality,
+    SloMeasured,
+    StepLaw,
+    WorkerMeasured,
+)
+from router.studies.calibrate.verdict import says_of_balance_route
+
+_POOR = 0.15
+"""Mean error of a law above which a reader is told."""
+
+
+def render(calibration: CalibrationFile) -> RenderableType:
+    """Workers first, then pairs, then what follows from them."""
+    parts: list[RenderableType] = [_prefills(calibration), _steps(calibration)]
+    if calibration.transfers:
+        parts.append(_transfers(calibration))
+    parts.append(_facts(calibration))
+    return Group(*parts)
+
+
+def render_gates(gates: tuple[GateResult, ...]) -> RenderableType:
+    """One line each."""
+    return Group(*(Text(line) for line in _gates(gates)))
+
+
+def _table(title: str, *headings: str) -> Table:
+    table = Table(title=title, title_justify="left", pad_edge=False)
+    for heading in headings:
+        table.add_column(heading, justify="right")
+    table.columns[0].justify = "left"
+    return table
+
+
+def _prefills(calibration: CalibrationFile) -> RenderableType:
+    table = _table(
+        "Prefill of p tokens: base + p + p²",
+        "",
+        "base (ms)",
+        "µs/token",
+        "ns/token²",
+        "1k tokens (ms)",
+        "off by",
+    )
+    for name, worker in calibration.workers.items():
+        law = worker.prefill
+        if law is not None:
+            errors = law.errors
+            table.add_row(
+                name,
+                _with_error(law.base_s, errors.base_s, 1e3),
+                _with_error(law.per_token_s, errors.per_token_s, 1e6),
+                _with_error(law.per_token_squared_s, errors.per_token_squared_s, 1e9),
+                f"{law.seconds(1000) * 1e3:,.1f}",
+                _off(law),
+            )
+    return table
+
+
+def _steps(calibration: CalibrationFile) -> RenderableType:
+    table = _table(
+        "Decode step with n sequences over KV tokens: base + n + KV",
+        "",
+        "base (ms)",
+        "µs/sequence",
+        "µs/1k KV",
+        "most n, KV seen",
+        "off by",
+    )
+    for name, worker in calibration.workers.items():
+        law = worker.step
+        if law is not None:
+            errors = law.errors
+            table.add_row(
+                name,
+                _with_error(law.base_s, errors.base_s, 1e3),
+                _with_error(law.per_sequence_s, errors.per_sequence_s, 1e6),
+                _with_error(law.per_kv_token_s, errors.per_kv_token_s, 1e9),
+                f"{law.most_sequences}, {law.most_kv_tokens:,}",
+                _off(law),
+            )
+    return table
+
+
+def _transfers(calibration: CalibrationFile) -> RenderableType:
+    table = _table("Hand-over of p tokens: base + p", "", "base (ms)", "µs/1k tokens", "first (ms)", "off by")
+    for one in calibration.transfers:
+        table.add_row(
+            f"{one.prefill} → {one.decode}",
+            _with_error(one.base_s, one.errors.base_s, 1e3),
+            _with_error(one.per_token_s, one.errors.per_token_s, 1e9),
+            f"{one.first_s * 1e3:,.1f}",
+            _off(one),
+        )
+    return table
+
+
+def _with_error(value: float, error: float | None, scale: float) -> str:
+    shown = f"{value * scale:.3g}"
+    return shown if error is None else f"{shown} ± {error * scale:.1g}"
+
+
+def _off(quality: Quality) -> str:
+    return f"{quality.mean_error:.1%}"
+
+
+def _facts(calibration: CalibrationFile) -> RenderableType:
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(no_wrap=True)
+    grid.add_column()
+    for source in (_gate_facts, _texts, _slos, _verdict, _doubts):
+        for name, fact in source(calibration):
+            grid.add_row(name, Text(fact))
+    return grid
+
+
+def _gate_facts(calibration: CalibrationFile) -> Iterator[tuple[str, str]]:
+    for line in _gates(calibration.gates):
+        yield "gate", line
+
+
+def _gates(gates: tuple[GateResult, ...]) -> Iterator[str]:
+    for gate in gates:
+        yield f"{gate.name}: passed" if gate.passed else f"{gate.name}: FAILED: {gate.said}"
+
+
+def _texts(calibration: CalibrationFile) -> Iterator[tuple[str, str]]:
+    for model in dict.fromkeys(worker.model for worker in calibration.workers.values()):
+        ratios = [w.bytes_per_token for w in calibration.workers.values() if w.model == model]
+        found = [ratio for ratio in ratios if ratio is not None]
+        if found:
+            yield "text", f"{model}: {sum(found) / len(found):.2f} bytes a token"
+
+
+def _slos(calibration: CalibrationFile) -> Iterator[tuple[str, str]]:
+    for model, slo in calibration.slo.items():
+        yield "targets", f"{model}: tight {_targets(slo, 'tight')}; loose {_targets(slo, 'loose')}"
+        yield (
+            "",
+            f"with {slo.sequences} sequences of {slo.context_tokens:,} tokens on each engine, "
+            f"TTFT for prompts of {slo.prompt_tokens:,} tokens",
+        )
+
+
+def _targets(slo: SloMeasured, which: str) -> str:
+    targets = slo.tight if which == "tight" else slo.loose
+    return f"TTFT {targets.ttft_s * 1e3:,.0f} ms, TPOT {targets.tpot_s * 1e3:,.1f} ms"
+
+
+def _verdict(calibration: CalibrationFile) -> Iterator[tuple[str, str]]:
+    if calibration.kv_share:
+        yield "verdict", says_of_balance_route(calibration.kv_share)
+
+
+def _doubts(calibration: CalibrationFile) -> Iterator[tuple[str, str]]:
+    for name, worker in calibration.workers.items():
+        for what, law in (("prefill", worker.prefill), ("step", worker.step)):
+            if law is not None and law.mean_error > _POOR:
+                yield (
+                    "note",
+                    f"{name}: the {what} law is off by {law.mean_error:.0%} on average; was something else "
+                    "running there?",
+                )
+        if worker.step is not None and _bundles(worker.step):
+            yield "note", f"{name}: {_bundled(worker)}"
+    for note in calibration.notes:
+        yield "note", note
+
+
+def _bundles(law: StepLaw) -> bool:
+    return law.tokens_per_step > 1.05
+
+
+def _bundled(worker: WorkerMeasured) -> str:
+    rate = 1.0 if worker.step is None else worker.step.tokens_per_step
+    return (
+        f"an event brings {rate:.2f} tokens, by speculative decoding or a stream interval; a step is what "
+        "lies between two events"
+    )
