@@ -71,14 +71,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from router.core.explain import Table
 from router.core.policy import Choice
 from router.core.request import Request
 from router.core.worker import Role, WorkerView
 from router.policies.ageing import Overtakings
-from router.policies.balance_round import RoundRules, new_round, places_of
+from router.policies.balance_alone import Alone
+from router.policies.balance_round import RoundRules, new_round
 from router.policies.barrier import groups_of
 from router.policies.envelope import Present
-from router.policies.load import least
 from router.policies.spec import PolicySpec, Shape, number, whole
 
 
@@ -128,18 +129,14 @@ class BalanceRoute0:
 
     def pick(self, request: Request, workers: Sequence[WorkerView], now: float) -> Choice | None:
         """The bypass: one request that comes while nobody waits. None when no worker has room for it."""
+        return self._alone(request, workers).pick(self.seed)
+
+    def explain(self, request: Request, workers: Sequence[WorkerView], now: float) -> Table:
+        return self._alone(request, workers).explain(SPEC.cost_unit, self.seed)
+
+    def _alone(self, request: Request, workers: Sequence[WorkerView]) -> Alone:
         groups = [(group, Present(group)) for group in groups_of(workers)]
-        one = (request.prompt_tokens, request.sequences)
-        places = places_of(groups, workers, self.params.kv_reserve, [0] * len(workers))
-        able = [place for place in places if place.takes(one)]
-        if not able:
-            return None
-        costs = [-place.value(one) * place.cost_per_token for place in able]
-        lowest = min(costs)
-        best = [place for place, cost in zip(able, costs, strict=True) if cost == lowest]
-        loads = [place.envelope.load(place.member) for place in best]
-        chosen = best[least(loads, [place.view for place in best], request, self.seed)]
-        return Choice(request.id, chosen.view.name, cost=lowest, reason="bypass")
+        return Alone(request, groups, workers, self.params.kv_reserve, "bypass")
 
     def committed(self, request: Request, choice: Choice, now: float, *, retry: bool) -> None:
         if not retry:

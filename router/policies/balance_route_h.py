@@ -62,6 +62,7 @@ from itertools import islice
 
 from msgspec import structs
 
+from router.core.explain import Table
 from router.core.lease import Lease, Outcome
 from router.core.policy import Choice
 from router.core.predict import Grouping, LengthPredictor, Outlook, PredictorSettings, Source, Traits
@@ -69,10 +70,11 @@ from router.core.predict_error import Trust
 from router.core.request import Request
 from router.core.worker import Role, WorkerView
 from router.policies import balance_route_0
+from router.policies.balance_alone import Alone
 from router.policies.balance_round import new_round
 from router.policies.balance_route_0 import BalanceRoute0
 from router.policies.barrier import Group, groups_of
-from router.policies.envelope import Envelope, Horizon, Weights, discounts
+from router.policies.envelope import Envelope, Horizon, Present, Weights, discounts
 from router.policies.projection import Steps, project
 from router.policies.spec import PolicySpec, Shape, number, whole, word
 
@@ -150,6 +152,20 @@ class BalanceRouteH:
         ahead = [(group, self._ahead(group)) for group in groups]
         made = new_round(self.present.rules(), ahead, waiting, workers, self.seed)
         return made.run(self.present.overtakings, now)
+
+    def pick(self, request: Request, workers: Sequence[WorkerView], now: float) -> Choice | None:
+        """The bypass: one request that comes while nobody waits. None when no worker has room for it."""
+        return self._alone(request, workers).pick(self.seed)
+
+    def explain(self, request: Request, workers: Sequence[WorkerView], now: float) -> Table:
+        return self._alone(request, workers).explain(SPEC.cost_unit, self.seed)
+
+    def _alone(self, request: Request, workers: Sequence[WorkerView]) -> Alone:
+        groups = groups_of(workers)
+        why = self._useless([member for group in groups for member in group.members])
+        ahead = [(group, Present(group) if why is not None else self._ahead(group)) for group in groups]
+        reason = "bypass" if why is None else f"fallback:{why}"
+        return Alone(request, ahead, workers, self.params.kv_reserve, reason)
 
     def _useless(self, members: Sequence[WorkerView]) -> str | None:
         """Why the horizon is of no use now."""

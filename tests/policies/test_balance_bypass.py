@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
 from router.core.binding import Mode
 from router.core.lease import Outcome
 from router.core.pool import Pool
 from router.policies import build
-from tests.core.fleet_examples import assert_idle, pool, request
+from tests.core.fleet_examples import NewestFirst, assert_idle, pool, request
 from tests.core.pair_examples import OVERDUE_S, couple
 
 
@@ -14,13 +16,16 @@ def placed_early(policy: str, *, slots: int | None = 2) -> Pool:
     return pool("a", "b", policy=build(policy, {}, 0), slots=slots, mode=Mode.EARLY)
 
 
-def test_a_request_that_comes_is_placed_by_its_own_score_without_a_round() -> None:
-    made = placed_early("balance_route_0")
+@pytest.mark.parametrize(
+    ("policy", "reason"), [("balance_route_0", "bypass"), ("balance_route_h", "fallback:low_use")]
+)
+def test_a_request_that_comes_is_placed_by_its_own_score_without_a_round(policy: str, reason: str) -> None:
+    made = placed_early(policy)
     heavy = made.place_now(request(prompt_tokens=1_000), 0.0)
     light = made.place_now(request(prompt_tokens=10), 0.0)
     assert heavy is not None
     assert light is not None
-    assert heavy.reason == light.reason == "bypass"
+    assert heavy.reason == light.reason == reason
     assert heavy.worker != light.worker
     # What was dispatched counts at once: the next one fills the gap below the heavy one.
     third = made.place_now(request(prompt_tokens=500), 0.0)
@@ -43,7 +48,7 @@ def test_nobody_is_sent_beyond_known_slots_although_binding_is_early() -> None:
 
 
 def test_without_a_bypass_of_its_own_a_policy_decides_in_rounds_also_then() -> None:
-    made = placed_early("balance_route_h")
+    made = pool("a", "b", policy=NewestFirst(), slots=2, mode=Mode.EARLY)
     assert made.decides_by_batch
     assert made.place_now(request(), 0.0) is None
 

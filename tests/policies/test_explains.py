@@ -17,6 +17,7 @@ from router.core.worker import StepModel, WorkerView
 from router.policies import POLICIES, Shape
 from tests.policies.examples import NOW, FrozenWorker, idle, place, policy, varied
 from tests.policies.prefix_examples import Fleet, asking, tokens
+from tests.policies.rank_examples import FrozenRank, batch, fleets, queues
 from tests.policies.test_contract import calls, pools
 
 ONE_AT_A_TIME = [spec.name for spec in POLICIES.values() if spec.shape is Shape.ONE]
@@ -43,7 +44,7 @@ def assert_same(choice: Choice | None, table: Table) -> None:
     assert (row.worker, row.total, row.reason) == (choice.worker, choice.cost, choice.reason)
 
 
-@pytest.mark.parametrize("name", ONE_AT_A_TIME)
+@pytest.mark.parametrize("name", POLICIES)
 def test_every_policy_explains_itself_in_its_unit(name: str) -> None:
     table = table_of(policy(name), varied(1), idle(3))
     assert table.unit == POLICIES[name].cost_unit
@@ -94,3 +95,16 @@ def test_the_table_follows_prefixes_as_the_policy_does(name: str, step: StepMode
         if len(fleet.running) > 30:
             fleet.end(fleet.running[0], now)
     assert len(reasons) > 1
+
+
+@pytest.mark.parametrize("name", [spec.name for spec in POLICIES.values() if spec.shape is Shape.BATCH])
+@settings(max_examples=60)
+@given(pool=fleets, waiting=queues(), seed=st.integers(-(2**40), 2**40))
+def test_a_policy_of_batches_tells_what_it_would_do_with_one(
+    name: str, pool: list[FrozenRank], waiting: list[Request], seed: int
+) -> None:
+    chooser, call = batch(name, seed), waiting[0]
+    table = table_of(chooser, call, pool)
+    assert isinstance(chooser, Policy)
+    assert_same(chooser.pick(call, pool, NOW), table)
+    assert all((row.tier is None) is (row.reason == "no room") for row in table.rows)
