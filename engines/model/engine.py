@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from collections.abc import Sequence as Iterated
-from dataclasses import dataclass
 from typing import NoReturn
 
 from engines.model.handover import Fetch, Kept, KeptBlocks
@@ -30,6 +29,7 @@ from engines.model.roofline import StepClock, StepLoad
 from engines.model.scheduler import Scheduler
 from engines.model.sequence import Sequence, State
 from engines.model.span import Span, advance, plan_span
+from engines.model.step import Step
 from engines.model.text import EOS_TOKEN
 
 __all__ = [
@@ -39,28 +39,6 @@ __all__ = [
 
 
 _DUMMY = StepLoad(decode_sequences=1, decode_kv_tokens=1)
-
-
-@dataclass(slots=True)
-class Step:
-    """One iteration of the engine between its begin and its end.
-
-    Attributes:
-        duration_s: engine seconds that it takes, before any time scale.
-        load: what it computes.
-        scheduled: sequences and their new tokens, for `end_step`.
-        preempted: ids of jobs that lost their blocks.
-    """
-
-    duration_s: float
-    load: StepLoad
-    scheduled: list[tuple[Sequence, int]]
-    preempted: tuple[str, ...]
-
-    @property
-    def tokens(self) -> int:
-        """Tokens computed: one sample of vLLM's `iteration_tokens_total`."""
-        return self.load.prefill_tokens + self.load.decode_sequences
 
 
 class Engine:
@@ -117,6 +95,11 @@ class Engine:
     def kv_usage(self) -> float:
         """Share of KV blocks held by sequences, 0 to 1; 0.0 when idle, whatever is cached."""
         return self._scheduler.kv.usage
+
+    @property
+    def running_tokens(self) -> int:
+        """Computed tokens of all sequences in the batch: what a decode step reads."""
+        return sum(sequence.computed for sequence in self._scheduler.running)
 
     @property
     def kv_capacity_tokens(self) -> int:
@@ -280,8 +263,11 @@ class Engine:
         )
         return self._open
 
-    def end_step(self, step: Step, now: float) -> list[Output]:
+    def end_step(self, step: Step, now: float, *, news: bool = False) -> list[Output]:
         """Sample one token for each sequence that caught up with its length. Aborted ones yield nothing.
+
+        Args:
+            news: only the first and the last output of each job are wanted, for drivers of many engines.
 
         Raises:
             EngineFault: `step` is not the open step.
@@ -294,8 +280,19 @@ class Engine:
         return [
             self._sample(sequence, now)
             for sequence, _ in step.scheduled
-            if sequence.computed == sequence.length
+            if sequence.computed == sequence.length and not (news and self._goes_on(sequence, now))
         ]
+
+    def _goes_on(self, sequence: Sequence, now: float) -> bool:
+        """Whether a token was neither the first nor the last; then it is written, without an output."""
+        timing = sequence.timing
+        index = timing.generation_tokens
+        if timing.last_token is None or index >= sequence.last_index:
+            return False
+        timing.last_token, timing.generation_tokens = now, index + 1
+        self.counters.generation_tokens += 1
+        sequence.append(sequence.token(index))
+        return True
 
     def begin_span(self, most: int) -> Span | None:
         """Decode steps in a row that may pass without a look at each; None when the next step is one of its

@@ -21,7 +21,7 @@ def engine(clock: Roofline | StepTimes, blocks: int, slots: int) -> Engine:
     return Engine(EngineConfig(num_blocks=blocks, block_size=4, max_model_len=120, max_num_seqs=slots), clock)
 
 
-def by_steps(target: Engine, arrivals: list[Arrival]) -> list[Output]:
+def by_steps(target: Engine, arrivals: list[Arrival], *, news: bool = False) -> list[Output]:
     """What comes out when each step is looked at."""
     now, seen, left = 0.0, [], list(arrivals)
     while left or not target.idle:
@@ -32,7 +32,7 @@ def by_steps(target: Engine, arrivals: list[Arrival]) -> list[Output]:
             now = left[0][0]
             continue
         now += step.duration_s
-        seen += target.end_step(step, now)
+        seen += target.end_step(step, now, news=news)
     return seen
 
 
@@ -107,6 +107,19 @@ def test_spans_yield_what_single_steps_yield(
             assert output.timing.preemptions == twin.timing.preemptions
             assert output.since_last_s == pytest.approx(twin.since_last_s, abs=1e-9)
     assert not ended
+    assert state(one) == state(other)
+
+
+@settings(deadline=None, max_examples=50)
+@given(drawn=JOBS, blocks=st.integers(31, 120), slots=st.integers(1, 6))
+def test_news_leave_out_nothing_but_what_is_between_the_first_and_the_last_token(
+    drawn: list[tuple[float, int, int, int, bool]], blocks: int, slots: int
+) -> None:
+    one, other = engine(AFFINE, blocks, slots), engine(AFFINE, blocks, slots)
+    everything = by_steps(one, arrivals_of(drawn))
+    news = by_steps(other, arrivals_of(drawn), news=True)
+    wanted = [each for each in everything if each.since_last_s is None or each.finish_reason is not None]
+    assert news == wanted
     assert state(one) == state(other)
 
 

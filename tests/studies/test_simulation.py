@@ -165,7 +165,7 @@ def test_what_a_crash_takes_is_tried_again_unless_it_was_seen() -> None:
     result = run(fleet(3, troubles=troubles), calls(200, rate=40.0))
     outcomes = {record.outcome for record in result.calls}
     assert outcomes <= {"ok", "broken"}
-    assert ok(result) >= 190
+    assert ok(result) >= 180
     again = [record for record in result.calls if record.worker == "w1" and record.arrived > 4.5]
     assert again, "load returns to a worker that is back"
     assert not [r for r in result.calls if r.worker == "w1" and 1.1 < (r.placed or 0) < 4.0]

@@ -182,6 +182,7 @@ class Courses:
 
     def tell(self, name: str) -> None:
         """How far the jobs of a worker are, without delay: before its KV is compared with the account."""
+        self._last_told[name] = self._timeline.now
         self._progress(name, self._counts(name))
 
     def _counts(self, name: str) -> list[tuple[Lease, int]]:

@@ -85,7 +85,7 @@ class Delays:
     router_s: float = 0.001
     event_s: float = 0.001
     scrape_s: float = 1.0
-    progress_s: float = 0.5
+    progress_s: float = 1.0
     round_s: float = 0.010
     sweep_s: float = 1.0
 

@@ -14,6 +14,7 @@ from typing import Protocol
 from engines.model.engine import Engine, Fetch, Job, Output, Step
 from engines.model.roofline import StepClock, StepLoad
 from engines.model.span import Span
+from router.studies.simulation.barrier_watch import BarrierWatch
 from router.studies.simulation.timeline import Timeline, Timer
 
 _LONGEST_SPAN = 100_000
@@ -53,12 +54,13 @@ class Rank:
     broken: bool = False
 
     def duration_s(self, ahead: int) -> float:
-        """How long the step that runs lasts by itself, or the one so many behind it."""
+        """How long the step that runs lasts by itself, or the one so many behind it; one with nothing to do
+        keeps the others company with an empty one."""
         if self.step is not None:
             return self.step.duration_s * self.slow
         span = self.span
         if span is None:
-            return 0.0
+            return self.engine.dummy_step_s * self.slow
         count = len(span.sequences)
         kv_tokens = span.kv_tokens + count * (len(self.ends) + ahead)
         load = StepLoad(decode_sequences=count, decode_kv_tokens=kv_tokens)
@@ -84,6 +86,9 @@ class Stepper:
         self._listener = listener
         self._stretch_s = stretch_s
         self._ends: list[float] = []
+        self._worked: list[float] = []
+        self._began = timeline.now
+        self.watch = BarrierWatch() if len(self.ranks) > 1 else None
         self._timer: Timer | None = None
         self.stopped = False
 
@@ -123,7 +128,7 @@ class Stepper:
         self.stopped = False
         for rank in self.ranks:
             if rank.step is not None:
-                rank.engine.end_step(rank.step, self._timeline.now)
+                rank.engine.end_step(rank.step, self._timeline.now, news=True)
             rank.step = rank.span = None
             rank.ends.clear()
         self._ends.clear()
@@ -151,19 +156,19 @@ class Stepper:
         if not busy:
             return
         steps = 1 if alone else min(rank.span.steps - len(rank.ends) for rank in busy if rank.span)
-        self._ends = self._times(busy, now, steps)
+        self._began = now
+        self._ends = self._times(now, steps)
         self._timer = self._timeline.at(self._ends[-1], self._end)
 
-    def _times(self, busy: Sequence[Rank], now: float, steps: int) -> list[float]:
+    def _times(self, now: float, steps: int) -> list[float]:
         """When the steps to come end; each lasts as long as the slowest engine's."""
         ends: list[float] = []
+        self._worked = worked = []
         at, last = now, now + self._stretch_s
-        alone = busy[0] if len(busy) == 1 else None
         for ahead in range(steps):
-            if alone is not None:
-                at += alone.duration_s(ahead)
-            else:
-                at += max([rank.duration_s(ahead) for rank in busy])
+            durations = [rank.duration_s(ahead) for rank in self.ranks]
+            worked.append(sum(durations))
+            at += max(durations)
             ends.append(at)
             if at >= last:
                 break
@@ -186,6 +191,10 @@ class Stepper:
         Those that wait with it in a group hear later, as they would have.
         """
         over = bisect_right(self._ends, self._timeline.now)
+        if over and self.watch is not None:
+            self.watch.passed(self.ranks, self._began, self._ends[:over], self._worked)
+            self._began = self._ends[over - 1]
+            del self._worked[:over]
         for other in self.ranks:
             if other.span is not None:
                 other.ends += self._ends[:over]
@@ -197,11 +206,13 @@ class Stepper:
         self._timer = None
         ends, self._ends = self._ends, []
         now = self._timeline.now
+        if self.watch is not None:
+            self.watch.passed(self.ranks, self._began, ends, self._worked)
         told: list[tuple[Rank, list[Output]]] = []
         for rank in self.ranks:
             if rank.step is not None:
                 step, rank.step = rank.step, None
-                told.append((rank, rank.engine.end_step(step, now)))
+                told.append((rank, rank.engine.end_step(step, now, news=True)))
             elif rank.span is not None:
                 rank.ends += ends
                 if rank.broken or len(rank.ends) == rank.span.steps:
