@@ -9,8 +9,9 @@ from collections.abc import Iterator
 
 from engines.model.engine import Engine
 from router.core.engine_stats import EngineStats
+from router.studies.simulation.barrier_watch import Sample
 from router.studies.simulation.fleet import FleetPlan, WorkerPlan
-from router.studies.simulation.record import EngineRecord
+from router.studies.simulation.record import BarrierRecord, EngineRecord
 from router.studies.simulation.stepper import Listener, Rank, Stepper
 from router.studies.simulation.timeline import Timeline
 
@@ -107,6 +108,27 @@ class Hall:
     def records(self) -> dict[str, EngineRecord]:
         """The counters of every engine."""
         return {name: _record(rank.engine) for name, rank in self._ranks.items()}
+
+    def barriers(self) -> dict[str, BarrierRecord]:
+        """The figures of every barrier group, by the name of its first worker."""
+        return {
+            stepper.ranks[0].name: BarrierRecord(
+                gap_tokens=stepper.watch.gap_tokens,
+                imbalance_tokens=stepper.watch.imbalance_tokens,
+                idle_share=stepper.watch.idle_share(len(stepper.ranks)),
+                tokens_per_s=stepper.watch.tokens / stepper.watch.busy_s if stepper.watch.busy_s else 0.0,
+            )
+            for stepper in self.steppers
+            if stepper.watch is not None
+        }
+
+    def loads(self) -> dict[str, list[Sample]]:
+        """KV loads of every barrier group over time, by the name of its first worker."""
+        return {
+            stepper.ranks[0].name: stepper.watch.samples
+            for stepper in self.steppers
+            if stepper.watch is not None
+        }
 
     def __repr__(self) -> str:
         return f"<Hall of {len(self._ranks)} engines [{len(self._down)} down]>"

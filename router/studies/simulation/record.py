@@ -64,3 +64,19 @@ class EngineRecord(msgspec.Struct, kw_only=True, frozen=True):
     cached_tokens: int
     generation_tokens: int
     preemptions: int
+
+
+class BarrierRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """Of one barrier group, over its decode steps.
+
+    Attributes:
+        gap_tokens: time mean of the highest less the lowest KV load.
+        imbalance_tokens: time mean of I(k) = G · highest − sum.
+        idle_share: of all workers' time, what they waited for the slowest.
+        tokens_per_s: output tokens of the group.
+    """
+
+    gap_tokens: float
+    imbalance_tokens: float
+    idle_share: float
+    tokens_per_s: float

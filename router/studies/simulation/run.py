@@ -23,12 +23,13 @@ from router.core.splitting import Splitting
 from router.core.token_book import TokenBook
 from router.core.worker import Role, Worker
 from router.policies import build
+from router.studies.simulation.barrier_watch import Sample
 from router.studies.simulation.call import Call, Texts
 from router.studies.simulation.courses import Courses, Pair
 from router.studies.simulation.fleet import FleetPlan, PoolPlan, Trouble, WorkerPlan
 from router.studies.simulation.hall import Hall
 from router.studies.simulation.life import Life
-from router.studies.simulation.record import CallRecord, EngineRecord
+from router.studies.simulation.record import BarrierRecord, CallRecord, EngineRecord
 from router.studies.simulation.rounds import Rounds
 from router.studies.simulation.timeline import Timeline
 
@@ -41,11 +42,15 @@ class RunResult:
 
     Attributes:
         calls: in order of number; those without an outcome were under way when the run was ended.
+        barriers: figures of each barrier group, by the name of its first worker.
+        loads: of each barrier group over time.
         ended_s: virtual time of the end.
     """
 
     calls: list[CallRecord]
     engines: dict[str, EngineRecord]
+    barriers: dict[str, BarrierRecord]
+    loads: dict[str, list[Sample]]
     ended_s: float
 
 
@@ -148,6 +153,8 @@ class Simulation:
         return RunResult(
             calls=[self.records[number] for number in sorted(self.records)],
             engines=self.hall.records(),
+            barriers=self.hall.barriers(),
+            loads=self.hall.loads(),
             ended_s=self.timeline.now,
         )
 

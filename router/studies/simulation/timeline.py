@@ -52,6 +52,13 @@ class Timeline:
         """`call` so much later than now."""
         return self.at(self.now + seconds, call)
 
+    @property
+    def next_at(self) -> float | None:
+        """When the next thing happens, as far as it is not cancelled; None when nothing is left to."""
+        while self._heap and self._heap[0][2].call is None:
+            heapq.heappop(self._heap)
+        return self._heap[0][0] if self._heap else None
+
     def step(self) -> bool:
         """Lets the next thing happen; False when nothing is left to."""
         while self._heap:
