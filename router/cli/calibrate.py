@@ -51,6 +51,9 @@ FLEET_FLAGS: Final = (
 
 DEFAULT_OUT: Final = Path("calibration.yaml")
 EXIT_OK, EXIT_FAILED, EXIT_REFUSED, EXIT_INTERRUPTED = 0, 1, 2, 130
+_NOT_PASSED: Final = (
+    "engines did not pass, so nothing was measured; --despite-gates measures them all the same"
+)
 _ADMIN_S: Final = 10.0
 
 
@@ -121,7 +124,7 @@ def run(args: argparse.Namespace) -> int:
         _write(args, found)
     except GatesFailed as error:
         out.print(render_gates(error.gates))
-        return _refuse("engines did not pass, so nothing was measured (--despite-gates)", EXIT_FAILED)
+        return _refuse(_NOT_PASSED, EXIT_FAILED)
     except ProbeFailed as error:
         return _refuse(str(error), EXIT_FAILED)
     except (UsageError, FleetError, TraceError) as error:

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
+from router.cli import calibrated
 from router.cli.check_barriers import barrier_warnings
 from router.cli.flags import add_settings_flags, given, notices
 from router.cli.parser import COMMANDS
@@ -89,6 +90,7 @@ def report(settings: Settings, open_files: int) -> Iterator[str]:
         yield from _pool_report(name, pool)
     for pair in settings.pairs:
         yield from _pair_report(settings, pair)
+    yield from calibrated.report(settings)
 
 
 def warnings(settings: Settings, open_files: int) -> Iterator[str]:
@@ -109,6 +111,7 @@ def warnings(settings: Settings, open_files: int) -> Iterator[str]:
         yield from _pool_warnings(name, pool, settings)
     for pair in settings.pairs:
         yield from _pair_warnings(settings, pair)
+    yield from calibrated.doubts(settings)
 
 
 def _open_files() -> int:

@@ -6,6 +6,7 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
+from router.cli import calibrated
 from router.cli.check import open_doors
 from router.cli.flags import add_settings_flags, given, notices
 from router.cli.parser import COMMANDS
@@ -32,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
     settings = load(args.config, given(args))
     for notice in notices(args):
         print(f"note: {notice}", file=sys.stderr)
-    for warning in open_doors(settings):
+    for warning in (*open_doors(settings), *calibrated.doubts(settings)):
         print(f"warning: {warning}", file=sys.stderr)
     from router.lifecycle import serve  # noqa: PLC0415 - help and refusals need not load the server
 

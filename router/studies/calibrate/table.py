@@ -18,6 +18,7 @@ from router.settings.calibration_file import (
 )
 from router.studies.calibrate.verdict import says_of_balance_route
 
+_SMALL = 0.001
 _POOR = 0.15
 """Mean error of a law above which a reader is told."""
 
@@ -95,12 +96,12 @@ def _steps(calibration: CalibrationFile) -> RenderableType:
 
 
 def _transfers(calibration: CalibrationFile) -> RenderableType:
-    table = _table("Hand-over of p tokens: base + p", "", "base (ms)", "µs/1k tokens", "first (ms)", "off by")
+    table = _table("Hand-over of p tokens: base + p", "", "base (ms)", "ms/1k tokens", "first (ms)", "off by")
     for one in calibration.transfers:
         table.add_row(
             f"{one.prefill} → {one.decode}",
             _with_error(one.base_s, one.errors.base_s, 1e3),
-            _with_error(one.per_token_s, one.errors.per_token_s, 1e9),
+            _with_error(one.per_token_s, one.errors.per_token_s, 1e6),
             f"{one.first_s * 1e3:,.1f}",
             _off(one),
         )
@@ -108,8 +109,15 @@ def _transfers(calibration: CalibrationFile) -> RenderableType:
 
 
 def _with_error(value: float, error: float | None, scale: float) -> str:
-    shown = f"{value * scale:.3g}"
-    return shown if error is None else f"{shown} ± {error * scale:.1g}"
+    shown = _short(value * scale, 3)
+    return shown if error is None else f"{shown} ± {_short(error * scale, 2)}"
+
+
+def _short(value: float, digits: int) -> str:
+    """So many digits that mean something, never in powers of ten."""
+    if value >= 10**digits:
+        return f"{value:,.0f}"
+    return f"{value:.{digits}g}" if value == 0 or value >= _SMALL else f"<{_SMALL:g}"
 
 
 def _off(quality: Quality) -> str:
