@@ -11,6 +11,8 @@ from collections.abc import Sequence
 
 import uvicorn
 
+from engines.mock.kv_broadcast import PlaceTaken
+from engines.mock.kv_events_config import ENCODINGS, Encoding, KvEventsConfig
 from engines.mock.server import EngineServer, Fleet
 from engines.mock.settings import KV_CONNECTORS, MockSettings, SettingsError
 from engines.model.specs import GPUS, MODELS
@@ -37,6 +39,7 @@ def parser() -> argparse.ArgumentParser:
     _model(command, default)
     _batch(command, default)
     _handover(command, default)
+    _kv_events(command)
     _server(command, default)
     return command
 
@@ -53,7 +56,12 @@ def _model(command: argparse.ArgumentParser, default: MockSettings) -> None:
     command.add_argument("--gpu", default=default.gpu, help=f"one of {', '.join(GPUS)}")
     command.add_argument("--served-model-name", help="name on the wire; without it the model's")
     command.add_argument("--dialect", default=default.dialect, help="vllm or sglang")
-    command.add_argument("--dp-size", type=int, default=default.dp_size, help="only 1 in this version")
+    command.add_argument(
+        "--dp-size",
+        type=int,
+        default=default.dp_size,
+        help="data-parallel ranks behind each port, in lockstep",
+    )
     command.add_argument(
         "--time-scale",
         type=float,
@@ -122,6 +130,24 @@ def _handover(command: argparse.ArgumentParser, default: MockSettings) -> None:
     )
 
 
+def _kv_events(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--kv-events-endpoint",
+        help="ZMQ address that KV events are published at, tcp://*:PORT or ipc://PATH; further ranks and "
+        "engines take the next ports; without it nothing is published",
+    )
+    command.add_argument(
+        "--kv-events-replay-endpoint", help="where missed KV events can be asked for; without it nowhere"
+    )
+    command.add_argument("--kv-events-topic", default="", help="of every message")
+    command.add_argument(
+        "--kv-events-encoding",
+        default=ENCODINGS[0],
+        help=f"{' or '.join(ENCODINGS)}: as vLLM since 0.24, or before it",
+    )
+    command.add_argument("--kv-events-config", help="all of them as vLLM's JSON, in place of the other flags")
+
+
 def _server(command: argparse.ArgumentParser, default: MockSettings) -> None:
     command.add_argument("--api-key", help="asked on /v1 when set")
     command.add_argument(
@@ -165,17 +191,63 @@ def settings_of(args: argparse.Namespace) -> MockSettings:
         values[f"{name}_s"] = values.pop(name)
     if args.count < 1:
         raise SettingsError(f"--count {args.count}: must be at least 1.")
-    return MockSettings(**values)
+    told = {name: values.pop(name) for name in _KV_EVENTS}
+    settings = MockSettings(kv_events=_kv_events_config(**told), **values)
+    if settings.kv_events is not None:
+        shared = settings.kv_events.serves(args.count * settings.dp_size)
+        if shared is not None:
+            raise SettingsError(f"--kv-events-endpoint: {shared}.")
+    return settings
+
+
+_KV_EVENTS = tuple(
+    f"kv_events_{name}" for name in ("endpoint", "replay_endpoint", "topic", "encoding", "config")
+)
+
+
+def _kv_events_config(
+    kv_events_endpoint: str | None,
+    kv_events_replay_endpoint: str | None,
+    kv_events_topic: str,
+    kv_events_encoding: Encoding,
+    kv_events_config: str | None,
+) -> KvEventsConfig | None:
+    """What the flags of KV events say. Raises SettingsError."""
+    if kv_events_config is not None:
+        if kv_events_endpoint is not None or kv_events_replay_endpoint is not None:
+            raise SettingsError("--kv-events-config: it holds the endpoints; leave the other flags out.")
+        try:
+            return KvEventsConfig.of_json(kv_events_config, kv_events_encoding)
+        except ValueError as error:
+            raise SettingsError(f"--kv-events-config: {error}.") from None
+    if kv_events_endpoint is None:
+        if kv_events_replay_endpoint is not None:
+            raise SettingsError(
+                "--kv-events-replay-endpoint: nothing is published without --kv-events-endpoint."
+            )
+        return None
+    try:
+        return KvEventsConfig(
+            endpoint=kv_events_endpoint,
+            replay_endpoint=kv_events_replay_endpoint,
+            topic=kv_events_topic,
+            encoding=kv_events_encoding,
+        )
+    except ValueError as error:
+        raise SettingsError(f"--kv-events-endpoint: {error}.") from None
 
 
 def announce(server: EngineServer) -> str:
     """Return the one line that an engine prints when it listens."""
     process = server.front.process
     settings, config = process.settings, process.hardware.config
+    ranks = "" if settings.dp_size == 1 else f", each of {settings.dp_size} ranks"
     bootstrap = "" if server.bootstrap is None else f", bootstrap port {server.bootstrap.port}"
+    events = "" if process.kv_events is None else f", KV events at {process.kv_events.places[0].endpoint}"
     return (
         f"{server.url} {settings.name} ({settings.model} on {settings.gpu}, {settings.dialect}, "
-        f"{config.max_num_seqs} sequences, {process.engine.kv_capacity_tokens} KV tokens{bootstrap})\n"
+        f"{config.max_num_seqs} sequences, {process.engine.kv_capacity_tokens} KV tokens{ranks}{bootstrap}"
+        f"{events})\n"
     )
 
 
@@ -203,6 +275,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SettingsError as refused:
         sys.stderr.write(f"pointsman mock: {refused}\n")
         return 2
+    except PlaceTaken as refused:
+        sys.stderr.write(
+            f"pointsman mock: cannot publish KV events at {refused.strerror}. "
+            "Choose another --kv-events-endpoint.\n"
+        )
+        return 1
     except OSError as refused:
         where = f"{args.host} from port {args.port}"
         sys.stderr.write(f"pointsman mock: cannot listen on {where}: {refused}. Choose another --port.\n")

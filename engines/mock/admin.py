@@ -5,6 +5,8 @@ Separate from the imitated routes, so that nobody mistakes one for the other.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+
 from fastapi import APIRouter, Request, Response
 
 from engines.mock.errors import bad_request
@@ -62,19 +64,22 @@ def switch_on(front: Front, fault: Fault) -> None:
 def state_of(front: Front, *, with_requests: bool) -> dict[str, object]:
     """Return the account of one engine: what it holds now, and what it saw."""
     process = front.process
-    engine, account, ticker = process.engine, process.account, process.ticker
+    engines, ticker = [rank.engine for rank in process.ranks], process.ticker
+    accounts = {id(rank.account): rank.account for rank in process.ranks}.values()
     state: dict[str, object] = {
         "incarnation": process.incarnation,
         "up": process.up,
         "started_unix_s": process.started_unix_s,
-        "running": engine.running,
-        "waiting": engine.waiting,
-        "kv_usage": engine.kv_usage,
+        "running": sum(engine.running for engine in engines),
+        "waiting": sum(engine.waiting for engine in engines),
+        "kv_usage": sum(engine.kv_usage for engine in engines) / len(engines),
         "in_progress": process.in_progress,
         "connections": None if process.listener is None else process.listener.connections,
         "kv_connector": None if process.connector is None else process.connector.state(),
-        "aborted": account.aborted,
-        "finished": account.finished,
+        "kv_events": None if process.kv_events is None else process.kv_events.state(),
+        "ranks": [rank.state() for rank in process.ranks],
+        "aborted": sum(account.aborted for account in accounts),
+        "finished": _sums(account.finished for account in accounts),
         "steps": ticker.steps,
         "worst_lag_s": ticker.worst_lag_s,
         "total_lag_s": ticker.total_lag_s,
@@ -86,6 +91,14 @@ def state_of(front: Front, *, with_requests: bool) -> dict[str, object]:
     return state
 
 
+def _sums(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    sums: dict[str, int] = {}
+    for each in counts:
+        for name, count in each.items():
+            sums[name] = sums.get(name, 0) + count
+    return sums
+
+
 def _refuse(process: EngineProcess, fault: Fault) -> None:
     if process.listener is None:
         raise bad_request("refuse needs a listener, and this engine has none: it runs in memory.", "kind")
@@ -94,6 +107,12 @@ def _refuse(process: EngineProcess, fault: Fault) -> None:
 
 def _slow(process: EngineProcess, fault: Fault) -> None:
     process.slow(fault.factor, fault.delay_s)
+
+
+def _drop_events(process: EngineProcess, fault: Fault) -> None:
+    if process.kv_events is None:
+        raise bad_request("drop_events needs KV events, and this engine publishes none.", "kind")
+    process.kv_events.drop(fault.count or 1)
 
 
 def _death(process: EngineProcess, fault: Fault) -> None:
@@ -115,6 +134,7 @@ def _silence(process: EngineProcess, fault: Fault) -> None:
 _STRIKES = {
     "refuse": _refuse,
     "slow": _slow,
+    "drop_events": _drop_events,
     "crash": _crash,
     "engine_death": _death,
     "sigterm_abort": _abort,

@@ -110,6 +110,7 @@ class Ask:
         echo: fields of the body that the Responses API repeats.
         prompt_logprobs: alternatives per prompt token, None for no log-probabilities of the prompt.
         hand_over: what it says of KV on other engines, None for nothing.
+        rank: the data-parallel rank that is to run it; None leaves that to the engine.
     """
 
     request_id: str
@@ -126,6 +127,7 @@ class Ask:
     echo: dict[str, object] = field(default_factory=dict)
     prompt_logprobs: int | None = None
     hand_over: HandOver | None = None
+    rank: int | None = None
 
     @property
     def prompt_tokens(self) -> int:

@@ -6,6 +6,7 @@ Separate because the body is no JSON; the text is a function of the file's bytes
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import msgspec
 
@@ -15,6 +16,7 @@ from engines.mock.fields import Fields
 from engines.mock.multipart import Part, parse_form
 from engines.mock.openai_ask import check_model
 from engines.mock.process import EngineProcess
+from engines.mock.rank_ask import HEADER, rank_asked
 from engines.mock.wire import ClientWatch, Request
 from engines.model.text import media_tokens
 
@@ -36,6 +38,7 @@ async def serve_transcription(request: Request, process: EngineProcess) -> None:
         form = _text(parts, "response_format") or "json"
         if form not in {"json", "text"}:
             raise bad_request(f"response_format must be json or text, got {form}.", "response_format")
+        ask = replace(ask, rank=rank_asked(request.header(HEADER), None, process.settings))
         generation = process.submit(ask, request.arrived)
         with ClientWatch(request.receive, generation.leave):
             (answer,) = await generation.answers()

@@ -116,6 +116,39 @@ class HistogramFamily:
         yield self._sum + number(self._histogram.sum)
 
 
+class Joined:
+    """One family that several ranks have: its header once, and the samples of all of them.
+
+    Samples that are the same for all of them are printed once.
+
+    Args:
+        families: the same family of each rank.
+    """
+
+    def __init__(self, families: Sequence[Family]) -> None:
+        self._families = families
+
+    def lines(self) -> Iterator[str]:
+        """Yield header and samples; of a counter or histogram, then the creation dates of all ranks."""
+        ranks = [_sections(family) for family in self._families]
+        for sections in zip(*ranks, strict=True):
+            yield from sections[0][0]
+            yield from dict.fromkeys(sample for _, samples in sections for sample in samples)
+
+
+def _sections(family: Family) -> list[tuple[list[str], list[str]]]:
+    """The headers of a family and the samples below each."""
+    sections: list[tuple[list[str], list[str]]] = []
+    for line in family.lines():
+        if line.startswith("#"):
+            if not sections or sections[-1][1]:
+                sections.append(([], []))
+            sections[-1][0].append(line)
+        else:
+            sections[-1][1].append(line)
+    return sections
+
+
 def render(families: Iterable[Family]) -> bytes:
     """Return the text of all families."""
     out: list[str] = []

@@ -18,6 +18,8 @@ ENGINE_FAULTS: Mapping[str, str] = {
     "engine's own restart delay); with `after_events` it dies when a stream has sent that many",
     "engine_death": "the engine core dies: streams get an error event and [DONE], bodies a 500, "
     "then the process exits and comes back like a crash",
+    "drop_events": "the next `count` batches of KV events (null: one) of every rank are lost on the way; "
+    "they can still be replayed",
     "sigterm_abort": "as vLLM on SIGTERM: streams end with finish_reason abort and [DONE], the port "
     "refuses, back after `delay_s` (null: never)",
     "sigterm_silence": "as vLLM on SIGTERM, seen too: the port refuses, streams get no further byte "
@@ -57,7 +59,7 @@ class Fault:
     """One fault.
 
     Attributes:
-        count: requests (or hand-overs) it still hits, None for every one until cleared.
+        count: requests (or hand-overs, or batches) it still hits, None for every one until cleared.
         path: prefix of the paths it hits, None for all but the mock's own.
         after_events: events of a stream that pass before it strikes.
         delay_s: how long it lasts; what null means stands beside each kind.

@@ -132,14 +132,15 @@ class Front:
 
     async def _answer_peer(self, request: Request) -> None:
         """Answer another engine: no fault strikes here but those of the process and of hand-overs."""
-        connector = self.process.connector
-        if connector is None:
-            await request.answer(404, b"")
-            return
         try:
-            await request.answer(200, connector.answer(request.body, request.arrived))
+            answer = self.process.answer_peer(request.body, request.arrived)
         except Refusal as refusal:
             await request.answer(refusal.status, body_for(self._dialect, request.path, refusal))
+            return
+        if answer is None:
+            await request.answer(404, b"")
+        else:
+            await request.answer(200, answer)
 
     async def _route(self, request: Request) -> None:
         settings = self.process.settings

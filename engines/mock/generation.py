@@ -24,12 +24,18 @@ class Generation:
         ask: the request.
         sequences: one per prompt and answer, in index order.
         abort: called once when the request ends before the engine is done with it.
+        rank: the data-parallel rank that it runs on.
     """
 
     def __init__(
-        self, ask: Ask, sequences: Sequence[OutputSequence], abort: Callable[[Generation], None]
+        self,
+        ask: Ask,
+        sequences: Sequence[OutputSequence],
+        abort: Callable[[Generation], None],
+        rank: int = 0,
     ) -> None:
         self.ask = ask
+        self.rank = rank
         self.sequences = tuple(sequences)
         self.cached_tokens = 0
         self.created_cache_tokens = 0

@@ -65,6 +65,7 @@ class Hardware:
                 scheduling=settings.scheduling_policy,
                 max_num_queued_reqs=settings.max_num_queued_reqs if vllm else None,
                 max_num_waiting=None if vllm else settings.max_num_queued_reqs,
+                record_kv_events=settings.kv_events is not None,
                 output_lengths=_lengths(settings.output_tokens),
                 kv_connector=settings.connector != "none",
                 kv_lease_s=settings.kept_s,

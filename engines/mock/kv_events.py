@@ -8,18 +8,16 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import msgspec
 
+from engines.mock.kv_events_config import Encoding
 from engines.model.block_hash import published
 from engines.model.kv_cache import BlockRemoved, BlocksStored, KvEvent
 
 END = (-1).to_bytes(8, "big", signed=True)
 """Stands for a number at the end of a replay."""
-
-Encoding = Literal["maps", "arrays"]
-"""Maps since vLLM 0.24, arrays before it."""
 
 Encode = Callable[[Iterable[KvEvent]], list[object]]
 """Events in one dialect."""

@@ -17,8 +17,6 @@ from engines.mock.kv_events import KvPublisher
 
 log = logging.getLogger("pointsman.mock")
 
-_HWM = 100_000
-"""Messages that wait for a slow reader: vLLM's default."""
 _REBIND_S = 0.05
 _REBINDS = 100
 
@@ -29,14 +27,16 @@ class KvSockets:
     Args:
         endpoint: binds when it has `*`, `::` or is `ipc://`, connects otherwise, as vLLM does.
         replay_endpoint: binds; None: nothing is replayed.
+        hwm: messages that wait for a slow reader; vLLM's default.
 
     Attributes:
         endpoint, replay_endpoint: where they really are, once open; port 0 took a free one.
     """
 
-    def __init__(self, endpoint: str, replay_endpoint: str | None) -> None:
+    def __init__(self, endpoint: str, replay_endpoint: str | None, hwm: int = 100_000) -> None:
         self.endpoint = endpoint
         self.replay_endpoint = replay_endpoint
+        self._hwm = hwm
         self._context = zmq.Context()
         self._pub: zmq.Socket[bytes] | None = None
         self._router: zmq.Socket[bytes] | None = None
@@ -51,7 +51,7 @@ class KvSockets:
         """
         self.close()
         self._pub = self._context.socket(zmq.PUB)
-        self._pub.set_hwm(_HWM)
+        self._pub.set_hwm(self._hwm)
         binds = any(sign in self.endpoint for sign in ("*", "::")) or self.endpoint.startswith("ipc://")
         self.endpoint = self._place(self._pub, self.endpoint, binds=binds)
         if self.replay_endpoint is not None:

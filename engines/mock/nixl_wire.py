@@ -85,6 +85,15 @@ def decode_message(data: bytes) -> Message:
         raise bad_request(f"This is no message of an engine: {error}.") from None
 
 
+def addressee(data: bytes) -> str:
+    """The id of the engine that a message is for.
+
+    Raises:
+        Refusal: 400 for what is no message.
+    """
+    return decode_message(data).engine_id
+
+
 # --- what a request carries -------------------------------------------------------------------------------
 
 

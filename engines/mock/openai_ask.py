@@ -38,6 +38,7 @@ class Context:
         any_model: serve whatever model is asked for, under the asked name (SGLang).
         request_id: of the header, or drawn.
         auto_tool_choice: whether `tool_choice: auto` is served.
+        rank: the data-parallel rank that is to run it; None leaves that to the engine.
     """
 
     model: str
@@ -45,6 +46,7 @@ class Context:
     limits: Limits
     auto_tool_choice: bool = True
     any_model: bool = False
+    rank: int | None = None
 
     def model_of(self, fields: Fields) -> str:
         """Return the model name of the answer.
@@ -153,23 +155,6 @@ def rendered(messages: list[dict[str, object]], fields: Fields) -> tuple[int, ..
     except (ValueError, TypeError) as error:
         raise bad_request(f"{error}.", "messages") from None
     return tuple(ids)
-
-
-def data_parallel_rank(header: str | None, ranks: int) -> int | None:
-    """Read `X-data-parallel-rank`.
-
-    Raises:
-        Refusal: 400 when it is no rank of this engine.
-    """
-    if header is None:
-        return None
-    try:
-        rank = int(header)
-    except ValueError:
-        raise bad_request(f"Invalid X-data-parallel-rank header: {header!r} is not an integer.") from None
-    if not 0 <= rank < ranks:
-        raise bad_request(f"data_parallel_rank {rank} is out of range [0, {ranks}).")
-    return rank
 
 
 def kills_engine(fields: Fields) -> bool:

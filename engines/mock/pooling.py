@@ -68,6 +68,7 @@ async def serve_pooling(request: Request, process: EngineProcess, api: PoolingAp
             prompts=pooled.prompts,
             sampling=Sampling(max_tokens=1),
             priority=fields.integer("priority") or 0,
+            rank=context.rank,
         )
         generation = process.submit(ask, request.arrived, pooling=True)
         with ClientWatch(request.receive, generation.leave):

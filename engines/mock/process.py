@@ -1,4 +1,4 @@
-"""One engine process: an engine, its clock, its account, and what outlives a crash of it.
+"""One engine process: its engine, or one for each data-parallel rank, and what outlives a crash of it.
 
 Separate from the HTTP side so that the life of a process (start, die, come back as a new incarnation)
 can be read in one place, and from `engines.model`, which knows neither clients nor crashes.
@@ -19,11 +19,14 @@ from engines.mock.errors import Refusal, draining, engine_dead
 from engines.mock.faults import Fault, FaultTable
 from engines.mock.generation import Generation
 from engines.mock.hardware import Hardware
-from engines.mock.incarnation import Incarnation, Reach
+from engines.mock.incarnation import Incarnation
+from engines.mock.kv_broadcast import broadcast_of
 from engines.mock.peers import Address, PeerLink, TcpPeers
+from engines.mock.rank import Host, Rank
 from engines.mock.settings import MockSettings
 from engines.mock.ticker import Ticker
-from engines.model.engine import Engine
+from engines.model.engine import Engine, Output
+from engines.model.lockstep import JointStep
 
 
 class Listener(Protocol):
@@ -59,6 +62,7 @@ class EngineProcess:
     Attributes:
         address: where other engines reach this one: the server sets it when it listens.
         faults: the request faults that are switched on; they outlive a crash.
+        kv_events: what it publishes; None when it does not.
     """
 
     def __init__(
@@ -74,11 +78,17 @@ class EngineProcess:
         self.listener: Listener | None = None
         self.address = Address("localhost", 0)
         self.faults = FaultTable()
-        self._reach = Reach(
+        self.kv_events = broadcast_of(settings)
+        self._host = Host(
+            settings=settings,
+            hardware=self.hardware,
+            draw_id=self.draw_id,
+            unix_now=self.unix_now,
             peers=peers or TcpPeers(),
-            engine_id=lambda: self.engine_id,
+            engine_id=self._engine_id,
             address=lambda: self.side_channel,
             faults=self.faults,
+            died=self.engine_death,
         )
         self.incarnation = 1
         self.up = True
@@ -95,29 +105,35 @@ class EngineProcess:
         return f"<EngineProcess {self.settings.name} #{self.incarnation} {state} {self.engine!r}>"
 
     def _born(self) -> Incarnation:
-        return Incarnation(self.settings, self.hardware, self.draw_id, self._reach, self.engine_death)
+        publishers = () if self.kv_events is None else self.kv_events.begin()
+        return Incarnation(self._host, publishers)
 
     # --- the present incarnation ----------------------------------------------------------------------
 
     @property
+    def ranks(self) -> tuple[Rank, ...]:
+        """Its data-parallel ranks, almost always one."""
+        return self._life.ranks
+
+    @property
     def engine(self) -> Engine:
-        """The engine that runs now."""
-        return self._life.engine
+        """The engine of the first rank."""
+        return self.ranks[0].engine
 
     @property
     def account(self) -> Account:
-        """What it counted."""
-        return self._life.account
+        """What the first rank counted."""
+        return self.ranks[0].account
 
     @property
-    def ticker(self) -> Ticker:
-        """What steps it."""
+    def ticker(self) -> Ticker[JointStep, list[list[Output]]]:
+        """What steps all ranks."""
         return self._life.ticker
 
     @property
     def connector(self) -> Connector | None:
-        """How its KV is handed over; None when it is not."""
-        return self._life.connector
+        """How KV of the first rank is handed over, and what all ranks read requests with; None without."""
+        return self.ranks[0].connector
 
     @property
     def in_progress(self) -> int:
@@ -141,6 +157,18 @@ class EngineProcess:
         """End one request, or all of them, with `finish_reason: "abort"`; return how many."""
         return self._life.abort_all(request_id)
 
+    def answer_peer(self, message: bytes, now: float) -> bytes | None:
+        """Answer a message of another engine; None when KV is not handed over here.
+
+        Raises:
+            Refusal: 400 for what is no message.
+        """
+        return self._life.answer_peer(message, now)
+
+    def reset_prefix_cache(self) -> bool:
+        """Forget all cached blocks of every rank; False when one holds blocks, which it keeps."""
+        return self._life.reset_prefix_cache()
+
     # --- time and names -------------------------------------------------------------------------------
 
     def now(self) -> float:
@@ -162,9 +190,14 @@ class EngineProcess:
 
     @property
     def engine_id(self) -> str:
-        """The name of this incarnation among engines that hand KV over."""
+        """The name of this incarnation, or of its first rank, among engines that hand KV over."""
+        return self._engine_id(0)
+
+    def _engine_id(self, rank: int) -> str:
+        """vLLM adds the rank where there are several."""
         seed = f"{self.address.authority}/{self.instance}/{self.settings.seed}/{self.incarnation}"
-        return str(UUID(bytes=blake2b(seed.encode(), digest_size=16).digest(), version=4))
+        name = str(UUID(bytes=blake2b(seed.encode(), digest_size=16).digest(), version=4))
+        return name if self.settings.dp_size == 1 else f"{name}_dp{rank}"
 
     @property
     def side_channel(self) -> Address:
@@ -176,6 +209,16 @@ class EngineProcess:
         """The `system_fingerprint` of answers: version and a hash of the configuration."""
         return self.hardware.fingerprint
 
+    def publish(self) -> None:
+        """Open the sockets of its KV events, if it has any.
+
+        Raises:
+            PlaceTaken: an address cannot be had.
+            SettingsError: pyzmq is not installed.
+        """
+        if self.kv_events is not None:
+            self.kv_events.open()
+
     # --- ends -----------------------------------------------------------------------------------------
 
     def terminate(self, how: str, back_after_s: float | None) -> None:
@@ -185,6 +228,7 @@ class EngineProcess:
             back_after_s: after how long a new incarnation comes up (wall seconds); None is never.
         """
         self.up = False
+        self._fall_quiet()
         if self.listener is not None:
             self.listener.close()
             self.listener.end_connections()
@@ -207,6 +251,7 @@ class EngineProcess:
             return
         self.up = False
         self._life.end(failure or ConnectionResetError("the engine process crashed"))
+        self._fall_quiet()
         if self.listener is not None:
             self.listener.close()
             if reset:
@@ -234,8 +279,10 @@ class EngineProcess:
             self._later(for_s, self._full_speed)
 
     def heal(self) -> None:
-        """End what `refuse` and `slow` did, and bring back a process that is down."""
+        """End what `refuse`, `slow` and `drop_events` did, and bring back a process that is down."""
         self._full_speed()
+        if self.kv_events is not None:
+            self.kv_events.drop(0)
         if self.up:
             self._reopen()
         else:
@@ -249,17 +296,26 @@ class EngineProcess:
         """Start anew: empty cache, zero counters, a later start time."""
         self._forget_timers()
         self._life.end(ConnectionResetError("the engine process was replaced"))
+        self._fall_quiet()
         self.incarnation += 1
         self.started_unix_s = self.unix_now()
         self._life = self._born()
         self.up = True
+        if self.kv_events is not None:
+            self.kv_events.reopen()
         if self.listener is not None:
             self.listener.reopen()
 
     def close(self) -> None:
         """Stop for good: no timer of this process stays on the loop."""
         self._life.close()
+        if self.kv_events is not None:
+            self.kv_events.destroy()
         self._forget_timers()
+
+    def _fall_quiet(self) -> None:
+        if self.kv_events is not None:
+            self.kv_events.close()
 
     def _forget_timers(self) -> None:
         for timer in self._timers:

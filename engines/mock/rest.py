@@ -110,11 +110,12 @@ def vllm_routes(process: EngineProcess) -> APIRouter:
 
     @router.get("/kv_event_sources")
     async def kv_event_sources() -> Response:
-        return reply({})
+        places = [] if process.kv_events is None else process.kv_events.places
+        return reply({str(rank): place.told() for rank, place in enumerate(places)})
 
     @router.post("/reset_prefix_cache")
     async def reset_prefix_cache() -> Response:
-        return reply({"success": process.engine.reset_prefix_cache()})
+        return reply({"success": process.reset_prefix_cache()})
 
     for path in ("/v1/chat/completions/render", "/v1/completions/render", "/inference/v1/generate"):
         router.add_api_route(path, _scale_out, methods=["POST"])

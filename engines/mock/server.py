@@ -21,7 +21,7 @@ from engines.mock.bootstrap import BootstrapServer
 from engines.mock.front import Asgi, Front
 from engines.mock.peers import Address
 from engines.mock.process import EngineProcess
-from engines.mock.settings import MockSettings
+from engines.mock.settings import MockSettings, SettingsError
 from engines.mock.wire import reset
 
 log = logging.getLogger("pointsman.mock")
@@ -247,13 +247,16 @@ class Fleet:
 
         Raises:
             OSError: one of them cannot be had; none stays open.
+            SettingsError: something that they need is not installed.
         """
         try:
             for server in self.servers:
                 await server.start()
-        except OSError:
+                server.front.process.publish()
+        except (OSError, SettingsError):
             for server in self.servers:
                 server.close()
+                server.front.process.close()
             raise
 
     def signal(self, received: signal.Signals) -> None:
@@ -292,6 +295,11 @@ class Fleet:
 
 
 def _nth(settings: MockSettings, index: int) -> MockSettings:
-    """The settings of one of several engines: each has a bootstrap server of its own."""
+    """The settings of one of several engines: each has a bootstrap server and publishers of its own."""
     port = settings.disaggregation_bootstrap_port
-    return replace(settings, disaggregation_bootstrap_port=port + index) if port else settings
+    events = settings.kv_events
+    return replace(
+        settings,
+        disaggregation_bootstrap_port=port + index if port else port,
+        kv_events=None if events is None else events.shifted(index * settings.dp_size),
+    )

@@ -16,8 +16,9 @@ from engines.mock.errors import ClientGone, Refusal, bad_body, engine_dead
 from engines.mock.fault_send import KEEP_ALIVE
 from engines.mock.fields import Fields, decode_body
 from engines.mock.generation import Generation
-from engines.mock.openai_ask import Context, data_parallel_rank, kills_engine
+from engines.mock.openai_ask import Context, kills_engine
 from engines.mock.process import EngineProcess
+from engines.mock.rank_ask import HEADER, rank_asked
 from engines.mock.sampling import Limits
 from engines.mock.wire import ClientWatch, Request
 from engines.model.text import has_media
@@ -95,7 +96,6 @@ def fields_of(request: Request, process: EngineProcess) -> tuple[Fields, Context
     if kind != "application/json":
         raise bad_body("1 validation error: Unsupported Media Type: Only 'application/json' is allowed")
     fields = Fields(decode_body(request.body))
-    data_parallel_rank(request.header("x-data-parallel-rank"), process.settings.dp_size)
     sglang = process.settings.dialect == "sglang"
     drawn = process.draw_id(32 if sglang else 16)
     context = Context(
@@ -104,6 +104,7 @@ def fields_of(request: Request, process: EngineProcess) -> tuple[Fields, Context
         limits=Limits(process.hardware.config.max_model_len, clip=not sglang),
         any_model=sglang,
         auto_tool_choice=process.settings.enable_auto_tool_choice,
+        rank=rank_asked(request.header(HEADER), fields, process.settings),
     )
     return fields, context
 
@@ -118,7 +119,7 @@ def read_ask(request: Request, process: EngineProcess, api: Api, fields: Fields,
     if process.settings.dialect == "vllm" and kills_engine(fields):
         process.engine_death()
         raise engine_dead()
-    ask = _with_hand_over(ask, fields, process, api)
+    ask = replace(_with_hand_over(ask, fields, process, api), rank=context.rank)
     priority = request.header("x-vllm-priority")
     if priority is not None and priority.lstrip("-").isdecimal():
         ask = replace(ask, priority=int(priority))
@@ -238,8 +239,11 @@ def _leave(process: EngineProcess, generation: Generation) -> None:
     """vLLM takes an answer that its client did not wait for, and that was to be whole, for one that never
     reached the engine: the prefill engine is told so, beside what the aborted job tells it."""
     hand_over = generation.ask.hand_over
-    if process.up and process.connector is not None and hand_over is not None:
-        process.connector.left(hand_over)
+    if not process.up or hand_over is None:
+        return
+    connector = process.ranks[generation.rank].connector
+    if connector is not None:
+        connector.left(hand_over)
 
 
 def _add_load(request: Request, process: EngineProcess) -> None:
@@ -247,9 +251,10 @@ def _add_load(request: Request, process: EngineProcess) -> None:
     asked = request.header("endpoint-load-metrics-format")
     if asked is None or process.settings.dialect != "vllm":
         return
+    engines = [rank.engine for rank in process.ranks]
     load = {
-        "num_requests_waiting": float(process.engine.waiting),
-        "kv_cache_usage_perc": process.engine.kv_usage,
+        "num_requests_waiting": float(sum(engine.waiting for engine in engines)),
+        "kv_cache_usage_perc": sum(engine.kv_usage for engine in engines) / len(engines),
     }
     if asked.upper() == "JSON":
         value = "JSON " + json.dumps({"named_metrics": load})

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Literal
 
+from engines.mock.kv_events_config import KvEventsConfig
 from engines.model.specs import GPUS, MODELS
 
 VLLM_VERSION = "0.32.0"
@@ -20,6 +21,11 @@ SGLANG_VERSION = "0.5.23"
 KV_CONNECTORS = ("nixl", "mooncake", "sglang", "none")
 """Ways to hand KV over: two of vLLM's, and SGLang's. `none` hands nothing over: prefill and decode meet in
 shared storage, if at all."""
+
+RANKED_CONNECTORS = ("nixl", "none")
+"""Those of them that data-parallel ranks can have."""
+
+MOST_RANKS = 256
 
 
 class SettingsError(ValueError):
@@ -50,7 +56,10 @@ class MockSettings:
             InfiniBand port, what NVIDIA's DGX A100 has for each GPU.
         kv_latency_s: of a transfer, beside its bytes (engine seconds). An estimate.
         kv_side_channel_host: host that a prefill's answer names for its peers; None: where it listens.
-        dp_size: only 1 exists in this version.
+        dp_size: data-parallel ranks, each an engine of its own behind the one port; they step together, as
+            those that share experts do (in vLLM, ranks of a dense model do not wait for each other).
+        kv_events: where events of the KV cache are published; None: nowhere. Each rank adds its number to the
+            ports.
         max_num_seqs: sequences that run at once; None takes vLLM's default for the GPU.
         max_num_batched_tokens: tokens of one step; None takes vLLM's default for the GPU.
         max_model_len: prompt and output together (tokens); None takes the model's own length.
@@ -84,6 +93,7 @@ class MockSettings:
     kv_latency_s: float = 0.002
     kv_side_channel_host: str | None = None
     dp_size: int = 1
+    kv_events: KvEventsConfig | None = None
     max_num_seqs: int | None = None
     max_num_batched_tokens: int | None = None
     max_model_len: int | None = None
@@ -107,7 +117,8 @@ class MockSettings:
 
     def __post_init__(self) -> None:
         self._check_names()
-        self._check_later_versions()
+        self._check_connector()
+        self._check_ranks()
         self._check_numbers()
 
     @property
@@ -149,13 +160,21 @@ class MockSettings:
         _one_of("--kv-connector", self.connector, KV_CONNECTORS)
         _one_of("--kv-load-failure-policy", self.kv_load_failure_policy, ("fail", "recompute"))
 
-    def _check_later_versions(self) -> None:
-        self._check_connector()
-        if self.dp_size != 1:
+    def _check_ranks(self) -> None:
+        if not 1 <= self.dp_size <= MOST_RANKS:
+            raise SettingsError(f"--dp-size {self.dp_size}: 1 to {MOST_RANKS} ranks are possible.")
+        if self.dp_size > 1 and self.connector not in RANKED_CONNECTORS:
             raise SettingsError(
-                f"--dp-size {self.dp_size}: this version of the mock has one data-parallel rank; "
-                "use --count for several engines."
+                f"--kv-connector {self.connector}: the mock hands KV over between data-parallel ranks "
+                "with nixl only; use --count for several engines of one rank."
             )
+        if self.kv_events is None:
+            return
+        shared = self.kv_events.serves(self.dp_size)
+        if shared is not None:
+            raise SettingsError(f"--kv-events-endpoint: {shared}.")
+        if self.dialect == "sglang" and self.kv_events.encoding != "maps":
+            raise SettingsError("--kv-events-encoding arrays: the sglang dialect has only maps.")
 
     def _check_connector(self) -> None:
         connector = self.connector

@@ -21,6 +21,7 @@ from engines.mock.openai_ask import Context, chat_ask, completion_ask
 from engines.mock.per_incarnation import PerIncarnation
 from engines.mock.pooling import POOLING_APIS
 from engines.mock.process import EngineProcess
+from engines.mock.rank import Rank
 from engines.mock.rest import body_of, common_routes, reply
 from engines.mock.serving import Api
 from engines.mock.settings import SGLANG_VERSION, MockSettings
@@ -120,7 +121,7 @@ def sglang_routes(process: EngineProcess) -> APIRouter:
     @router.get("/flush_cache")
     @router.post("/flush_cache")
     async def flush_cache() -> Response:
-        if process.engine.reset_prefix_cache():
+        if process.reset_prefix_cache():
             return Response("Cache flushed.\n", media_type="text/plain")
         return Response("Requests are running or waiting.\n", 400, media_type="text/plain")
 
@@ -134,8 +135,11 @@ def sglang_routes(process: EngineProcess) -> APIRouter:
 
 
 def server_info_of(process: EngineProcess) -> dict[str, object]:
-    """Return the body of `/server_info`: the arguments, and one rank's internal state."""
+    """Return the body of `/server_info`: the arguments, and the internal state of each rank."""
     settings, config = process.settings, process.hardware.config
+    events = None
+    if process.kv_events is not None:
+        events = process.kv_events.places[0].described(config.block_size, settings.dp_size)
     state = {
         "max_total_num_tokens": process.engine.kv_capacity_tokens,
         "effective_max_running_requests_per_dp": config.max_num_seqs,
@@ -152,25 +156,34 @@ def server_info_of(process: EngineProcess) -> dict[str, object]:
         "disaggregation_mode": _mode(settings),
         "disaggregation_bootstrap_port": settings.disaggregation_bootstrap_port,
         "tp_size": 1,
-        "dp_size": 1,
+        "dp_size": settings.dp_size,
         "max_total_num_tokens": process.engine.kv_capacity_tokens,
-        "internal_states": [state],
-        "kv_events": None,
+        "internal_states": [state] * settings.dp_size,
+        "kv_events": events,
         "version": SGLANG_VERSION,
     }
 
 
 def loads_of(process: EngineProcess) -> dict[str, object]:
-    """Return the body of `/v1/loads`."""
-    engine, config = process.engine, process.hardware.config
+    """Return the body of `/v1/loads`: the load of each rank."""
+    return {
+        "timestamp": process.unix_now(),
+        "version": SGLANG_VERSION,
+        "accelerator": process.settings.gpu,
+        "num_accelerators": process.settings.dp_size,
+        "loads": [_load_of(process, rank) for rank in process.ranks],
+    }
+
+
+def _load_of(process: EngineProcess, rank: Rank) -> dict[str, object]:
+    engine, config = rank.engine, process.hardware.config
     capacity = engine.kv_capacity_tokens
     used = round(engine.kv_usage * capacity)
     counters = engine.counters
     queries = counters.prefix_queries_tokens
-    now = process.unix_now()
-    load = {
-        "timestamp": now,
-        "dp_rank": 0,
+    return {
+        "timestamp": process.unix_now(),
+        "dp_rank": rank.index,
         "num_running_reqs": engine.running,
         "num_waiting_reqs": engine.waiting,
         "num_waiting_uncached_tokens": 0,
@@ -185,13 +198,6 @@ def loads_of(process: EngineProcess) -> dict[str, object]:
         "utilization": engine.running / config.max_num_seqs,
         "disaggregation": _disaggregation(process),
         "queues": {"waiting": engine.waiting, "grammar": 0, "paused": 0, "retracted": 0},
-    }
-    return {
-        "timestamp": now,
-        "version": SGLANG_VERSION,
-        "accelerator": process.settings.gpu,
-        "num_accelerators": 1,
-        "loads": [load],
     }
 
 

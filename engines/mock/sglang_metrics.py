@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 from engines.mock.account import Histogram
-from engines.mock.exposition import Family, Gauge, HistogramFamily, Series, labelled, number
+from engines.mock.exposition import Family, Gauge, HistogramFamily, Joined, Series, labelled, number
 from engines.mock.process import EngineProcess
+from engines.mock.rank import Rank
 from engines.mock.sglang_rooms import RoomsConnector
 
 Read = Callable[[], float]
@@ -20,12 +21,13 @@ Read = Callable[[], float]
 class Throughput:
     """Generated tokens per second between one scrape and the next."""
 
-    def __init__(self, process: EngineProcess) -> None:
-        self._process = process
+    def __init__(self, now: Callable[[], float], rank: Rank) -> None:
+        self._now = now
+        self._counters = rank.engine.counters
         self._last: tuple[float, int] | None = None
 
     def __call__(self) -> float:
-        now, tokens = self._process.now(), self._process.engine.counters.generation_tokens
+        now, tokens = self._now(), self._counters.generation_tokens
         last, self._last = self._last, (now, tokens)
         if last is None or now <= last[0]:
             return 0.0
@@ -62,7 +64,9 @@ class PlainHistogram:
 def sglang_families(process: EngineProcess) -> list[Family]:
     """Return the families of one incarnation; the next one needs its own."""
     table = _Table(process)
-    return [*table.gauges(), *table.counters(), *table.histograms()]
+    ranks = [list(table.gauges(rank)) for rank in process.ranks]
+    gauges = ranks[0] if len(ranks) == 1 else [Joined(family) for family in zip(*ranks, strict=True)]
+    return [*gauges, *table.counters(), *table.histograms()]
 
 
 def _failures(rooms: RoomsConnector, name: str) -> float:
@@ -79,8 +83,14 @@ class _Table:
         self._requests = {"model_name": settings.name, "engine_type": kind}
         self._scheduler = {**self._requests, "tp_rank": "0", "pp_rank": "0", "moe_ep_rank": "0"}
 
-    def gauges(self) -> Iterator[Family]:
-        engine, config = self._process.engine, self._process.hardware.config
+    def _labels(self, rank: Rank) -> dict[str, str]:
+        """Of what a scheduler says; several ranks have one each."""
+        if self._process.settings.dp_size == 1:
+            return self._scheduler
+        return {**self._scheduler, "dp_rank": str(rank.index)}
+
+    def gauges(self, rank: Rank) -> Iterator[Family]:
+        engine, config, labels = rank.engine, self._process.hardware.config, self._labels(rank)
         capacity = engine.kv_capacity_tokens
         counters = engine.counters
         reads: dict[str, Read] = {
@@ -95,7 +105,7 @@ class _Table:
             "kv_used_tokens": lambda: round(engine.kv_usage * capacity),
             "kv_available_tokens": lambda: capacity - round(engine.kv_usage * capacity),
             "kv_evictable_tokens": lambda: 0,
-            "gen_throughput": Throughput(self._process),
+            "gen_throughput": Throughput(self._process.now, rank),
             "cache_hit_rate": lambda: (
                 counters.prefix_hits_tokens / counters.prefix_queries_tokens
                 if counters.prefix_queries_tokens
@@ -111,16 +121,20 @@ class _Table:
         }
         for name, read in reads.items():
             text = name.replace("_", " ").capitalize() + "."
-            yield Gauge(f"sglang:{name}", text, [Series(self._scheduler, read)])
-        connector = self._process.connector
-        if connector is not None:
-            yield from connector.families(self._scheduler, self._process.started_unix_s)
+            yield Gauge(f"sglang:{name}", text, [Series(labels, read)])
+        if rank.connector is not None:
+            yield from rank.connector.families(labels, self._process.started_unix_s)
 
     def counters(self) -> Iterator[Family]:
-        counters, account = self._process.engine.counters, self._process.account
+        counters = [rank.engine.counters for rank in self._process.ranks]
+        account = self._process.account
         for name, text, read in (
-            ("prompt_tokens", "Prompt tokens.", lambda: counters.prompt_tokens),
-            ("generation_tokens", "Generated tokens.", lambda: counters.generation_tokens),
+            ("prompt_tokens", "Prompt tokens.", lambda: sum(one.prompt_tokens for one in counters)),
+            (
+                "generation_tokens",
+                "Generated tokens.",
+                lambda: sum(one.generation_tokens for one in counters),
+            ),
             ("num_requests", "Requests that ended.", lambda: sum(account.finished.values())),
             ("num_aborted_requests", "Requests that were aborted.", lambda: account.aborted),
         ):
@@ -129,7 +143,7 @@ class _Table:
             "sglang:cached_tokens",
             "Prompt tokens that were cached.",
             {**self._requests, "cache_source": "device"},
-            lambda: counters.prompt_tokens_cached,
+            lambda: sum(one.prompt_tokens_cached for one in counters),
         )
         rooms = self._process.connector
         if isinstance(rooms, RoomsConnector):

@@ -1,4 +1,4 @@
-"""Runs one engine on the event loop: the only place of the mock where time passes.
+"""Runs one engine, or several in lockstep, on the event loop: the only place of the mock where time passes.
 
 Separate so that everything else is told the time. Loop timers are the whole mechanism, so the same
 engine runs on a virtual loop, and an idle engine leaves no timer and no task behind.
@@ -7,22 +7,43 @@ engine runs on a virtual loop, and an idle engine leaves no timer and no task be
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
-
-from engines.model.engine import Engine, Output, Step
+from collections.abc import Callable
+from typing import Generic, Protocol, TypeVar
 
 RESYNC_S = 1.0
 """Behind by more than this, a step starts at the current time: a stopped process does not replay its past."""
 
 
-class Ticker:
+class Timed(Protocol):
+    """A step that lasts."""
+
+    @property
+    def duration_s(self) -> float:
+        """Engine seconds that it takes."""
+
+
+StepT = TypeVar("StepT", bound=Timed)
+Output_co = TypeVar("Output_co", covariant=True)
+
+
+class Stepped(Protocol[StepT, Output_co]):
+    """What takes steps: an engine, or several in lockstep."""
+
+    def begin_step(self, now: float) -> StepT | None:
+        """Begin the next step; None when there is nothing to do."""
+
+    def end_step(self, step: StepT, now: float) -> Output_co:
+        """End it, and return what it produced."""
+
+
+class Ticker(Generic[StepT, Output_co]):
     """Begins a step, waits for its end, hands out what it produced, and begins the next one.
 
     Step ends are absolute: a late wake-up shortens the next wait, so steps do not drift.
 
     Args:
         engine: stepped by this ticker alone.
-        outputs: called at each step's end with its outputs, its planned end and its length (wall seconds).
+        outputs: called at each step's end with its outputs, the step, and its planned end.
         failed: called when a step raised; the ticker has stopped.
         time_scale: wall seconds of one engine second.
         begun: called after the engine was asked for a step, whether it began one or not.
@@ -30,8 +51,8 @@ class Ticker:
 
     def __init__(
         self,
-        engine: Engine,
-        outputs: Callable[[Sequence[Output], Step, float], None],
+        engine: Stepped[StepT, Output_co],
+        outputs: Callable[[Output_co, StepT, float], None],
         failed: Callable[[Exception], None],
         time_scale: float,
         begun: Callable[[], None] = lambda: None,
@@ -80,7 +101,7 @@ class Ticker:
             end = start + step.duration_s * self.time_scale * self.slowness
             self._timer = loop.call_at(end, self._end, loop, step, end)
 
-    def _end(self, loop: asyncio.AbstractEventLoop, step: Step, end: float) -> None:
+    def _end(self, loop: asyncio.AbstractEventLoop, step: StepT, end: float) -> None:
         self._timer = None
         now = loop.time()
         lag = max(now - end, 0.0)

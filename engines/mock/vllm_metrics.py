@@ -3,18 +3,20 @@
 Separate from the generic exposition because this table is a fact of one engine. Quirks kept: counters end
 in `_total` and have `_created` gauges; `iteration_tokens_total` is a histogram; usage leaves cached blocks
 that nobody refers to out; `num_gpu_blocks` counts the null block; rejections have no engine label.
+Data-parallel ranks are told apart by the label `engine`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from prometheus_client import GC_COLLECTOR, PLATFORM_COLLECTOR, PROCESS_COLLECTOR
 
 from engines.mock.account import Histogram
-from engines.mock.exposition import Counter, Family, Gauge, HistogramFamily, Series, labelled, number
+from engines.mock.exposition import Counter, Family, Gauge, HistogramFamily, Joined, Series, labelled, number
 from engines.mock.hardware import MEMORY_UTILIZATION
 from engines.mock.process import EngineProcess
+from engines.mock.rank import Rank
 from engines.model.engine import Engine
 
 Read = Callable[[], float]
@@ -25,18 +27,9 @@ _ONE: Read = lambda: 1.0  # noqa: E731 - likewise
 
 def vllm_families(process: EngineProcess) -> list[Family]:
     """Return the families of one incarnation; the next one needs its own."""
-    table = _Table(process)
-    return [
-        PythonFamilies(process.started_unix_s),
-        *table.connector(),
-        *table.gauges(),
-        *table.cache_counters(),
-        *table.token_counters(),
-        *table.request_counters(),
-        *table.token_histograms(),
-        *table.time_histograms(),
-        table.cache_config(),
-    ]
+    ranks = [list(_Table(process, rank).families()) for rank in process.ranks]
+    families = ranks[0] if len(ranks) == 1 else [Joined(family) for family in zip(*ranks, strict=True)]
+    return [PythonFamilies(process.started_unix_s), *families]
 
 
 class PythonFamilies:
@@ -60,19 +53,30 @@ class PythonFamilies:
 
 
 class _Table:
-    """Builds the vLLM families in the order in which the engine prints them."""
+    """Builds the vLLM families of one rank in the order in which the engine prints them."""
 
-    def __init__(self, process: EngineProcess) -> None:
+    def __init__(self, process: EngineProcess, rank: Rank) -> None:
         self._process = process
+        self._rank = rank
         self._created = process.started_unix_s
-        self._labels = {"engine": "0", "model_name": process.settings.name}
+        self._labels = {"engine": str(rank.index), "model_name": process.settings.name}
+
+    def families(self) -> Iterator[Family]:
+        yield from self.connector()
+        yield from self.gauges()
+        yield from self.cache_counters()
+        yield from self.token_counters()
+        yield from self.request_counters()
+        yield from self.token_histograms()
+        yield from self.time_histograms()
+        yield self.cache_config()
 
     def connector(self) -> Iterator[Family]:
-        connector = self._process.connector
+        connector = self._rank.connector
         return iter(()) if connector is None else connector.families(self._labels, self._created)
 
     def gauges(self) -> Iterator[Family]:
-        engine = self._process.engine
+        engine = self._rank.engine
         for what in ("flops", "read_bytes", "write_bytes"):
             yield self._counter(
                 f"estimated_{what}_per_gpu", f"Estimate of {what} per GPU; 0 when not enabled.", _NOTHING
@@ -88,7 +92,7 @@ class _Table:
                 "deferred": lambda: engine.waiting_by_reason["deferred"],
             },
         )
-        if self._process.connector is not None and self._process.settings.role != "prefill":
+        if self._rank.connector is not None and self._process.settings.role != "prefill":
             yield self._kv_fetch_stages()
         yield self._gauge_by(
             "engine_sleep_state",
@@ -101,7 +105,7 @@ class _Table:
         )
 
     def _kv_fetch_stages(self) -> Family:
-        engine = self._process.engine
+        engine = self._rank.engine
         stages = engine.kv_fetch_by_stage
         return self._gauge_by(
             "num_requests_kv_fetch_by_stage",
@@ -111,7 +115,7 @@ class _Table:
         )
 
     def cache_counters(self) -> Iterator[Family]:
-        counters = self._process.engine.counters
+        counters = self._rank.engine.counters
         yield self._counter(
             "prefix_cache_queries", "Tokens looked up.", lambda: counters.prefix_queries_tokens
         )
@@ -129,7 +133,7 @@ class _Table:
         yield self._counter("num_preemptions", "Preemptions.", lambda: counters.preemptions)
 
     def token_counters(self) -> Iterator[Family]:
-        counters = self._process.engine.counters
+        counters = self._rank.engine.counters
         yield self._counter("prompt_tokens", "Prompt tokens processed.", lambda: counters.prompt_tokens)
         yield self._counter_by(
             "prompt_tokens_by_source",
@@ -155,7 +159,8 @@ class _Table:
         yield self._counter("generation_tokens", "Tokens generated.", lambda: counters.generation_tokens)
 
     def request_counters(self) -> Iterator[Family]:
-        finished, rejected = self._process.account.finished, self._process.engine.counters.rejected
+        finished = self._rank.account.finished
+        rejected = [rank.engine.counters.rejected for rank in self._process.ranks]
         yield self._counter_by(
             "request_success",
             "Requests that ended, by reason.",
@@ -163,14 +168,14 @@ class _Table:
             {reason: _entry(finished, reason) for reason in finished},
         )
         series = [
-            Series({"model_name": self._labels["model_name"], "reason": reason}, _entry(rejected, reason))
+            Series({"model_name": self._labels["model_name"], "reason": reason}, _sum(rejected, reason))
             for reason in ("max_num_queued_reqs", "max_num_queued_tokens")
         ]
         text = "Requests refused at admission, by limit."
         yield Counter("vllm:admission_rejections", text, series, self._created)
 
     def token_histograms(self) -> Iterator[Family]:
-        account = self._process.account
+        account = self._rank.account
         yield self._histogram("request_prompt_tokens", "Prompt tokens.", account.request_prompt_tokens)
         yield self._histogram(
             "request_generation_tokens", "Generated tokens.", account.request_generation_tokens
@@ -185,7 +190,7 @@ class _Table:
         yield self._histogram("request_params_max_tokens", "Parameter max_tokens.", account.params_max_tokens)
 
     def time_histograms(self) -> Iterator[Family]:
-        account = self._process.account
+        account = self._rank.account
         for name, text, histogram in (
             ("time_to_first_token_seconds", "Time to the first token (s).", account.ttft_s),
             ("inter_token_latency_seconds", "Time between outputs (s).", account.itl_s),
@@ -208,7 +213,7 @@ class _Table:
         return Gauge(
             "vllm:cache_config_info",
             "The cache's configuration, as labels.",
-            [Series(cache_config_labels(self._process), _ONE)],
+            [Series(cache_config_labels(self._process, self._rank.index), _ONE)],
         )
 
     # --- builders -------------------------------------------------------------------------------------
@@ -240,8 +245,15 @@ def _entry(counts: Mapping[str, int], name: str) -> Read:
     return lambda: counts[name]
 
 
-def cache_config_labels(process: EngineProcess) -> dict[str, str]:
-    """Return the labels of `vllm:cache_config_info`; a None of Python is the text "None"."""
+def _sum(counts: Sequence[Mapping[str, int]], name: str) -> Read:
+    return lambda: sum(each[name] for each in counts)
+
+
+def cache_config_labels(process: EngineProcess, rank: int = 0) -> dict[str, str]:
+    """Return the labels of `vllm:cache_config_info`; a None of Python is the text "None".
+
+    Of several ranks each says how many blocks all of them have, as vLLM was seen to do.
+    """
     config = process.hardware.config
     size = str(config.block_size)
     tokens = process.engine.kv_capacity_tokens + config.block_size
@@ -253,7 +265,7 @@ def cache_config_labels(process: EngineProcess) -> dict[str, str]:
         "cache_dtype": "auto",
         "effective_attention_block_size": size,
         "enable_prefix_caching": str(config.enable_prefix_caching),
-        "engine": "0",
+        "engine": str(rank),
         "gpu_memory_utilization": str(MEMORY_UTILIZATION),
         "kv_cache_dtype_skip_layers": "[]",
         "kv_cache_max_concurrency": str(tokens / config.max_model_len),
@@ -263,7 +275,7 @@ def cache_config_labels(process: EngineProcess) -> dict[str, str]:
         "mamba_cache_dtype": "auto",
         "mamba_cache_mode": "none",
         "mamba_ssm_cache_dtype": "auto",
-        "num_gpu_blocks": str(config.num_blocks),
+        "num_gpu_blocks": str(config.num_blocks * process.settings.dp_size),
         "prefix_cache_retention_interval": "0",
         "prefix_caching_hash_algo": "sha256",
         "replayssm_buffer_len": "16",

@@ -29,7 +29,12 @@ from engines.model.specs import GPUS, MODELS
         ({"kv_lease_s": 0}, "--kv-lease-s 0: must be above 0"),
         ({"kv_bandwidth_gbps": 0}, "--kv-bandwidth-gbps 0: must be above 0"),
         ({"kv_latency_s": -1}, "--kv-latency-s -1: must not be negative"),
-        ({"dp_size": 2}, "--dp-size 2: this version"),
+        ({"dp_size": 0}, "--dp-size 0: 1 to 256 ranks"),
+        (
+            {"dp_size": 2, "kv_connector": "mooncake"},
+            "--kv-connector mooncake: .*data-parallel ranks with nixl only; use --count",
+        ),
+        ({"dp_size": 2, "dialect": "sglang", "role": "decode"}, "--kv-connector sglang: .*nixl only"),
         ({"time_scale": 0}, "--time-scale 0: must be above 0"),
         ({"output_tokens": -1}, "--output-tokens -1: must be above 0"),
         ({"max_num_seqs": 0}, "--max-num-seqs 0: must be at least 1"),
@@ -121,7 +126,7 @@ def test_every_flag_reaches_its_setting() -> None:
         "--output-tokens 50 --scheduling-policy priority --no-enable-auto-tool-choice --step-times roofline "
         "--enable-server-load-tracking --role decode --kv-connector none --kv-lease-s 12 "
         "--kv-load-failure-policy recompute --kv-bandwidth-gbps 25 --kv-latency-s 0.5 "
-        "--kv-side-channel-host decode-0 --dp-size 1"
+        "--kv-side-channel-host decode-0 --dp-size 2"
     )
     expected = MockSettings(
         model="mistral-7b", gpu="h100", served_model_name="m", dialect="sglang", time_scale=0.5, seed=7,
@@ -131,7 +136,7 @@ def test_every_flag_reaches_its_setting() -> None:
         sigterm="silence", restart_delay_s=4.0, output_tokens=50.0, scheduling_policy="priority",
         enable_auto_tool_choice=False, enable_server_load_tracking=True,
         role="decode", kv_connector="none", kv_lease_s=12.0, kv_load_failure_policy="recompute",
-        kv_bandwidth_gbps=25.0, kv_latency_s=0.5, kv_side_channel_host="decode-0",
+        kv_bandwidth_gbps=25.0, kv_latency_s=0.5, kv_side_channel_host="decode-0", dp_size=2,
     )  # fmt: skip
     assert settings_of(parser().parse_args(flags.split())) == expected
 
