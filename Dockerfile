@@ -10,7 +10,7 @@ COPY router router
 COPY engines engines
 # The constraints pin every package, so that two builds of one commit hold the same code.
 RUN /opt/pointsman/bin/python -m pip install --no-cache-dir --disable-pip-version-check \
-    --constraint constraints.txt .
+    --constraint constraints.txt '.[kv-events,tokenizer]'
 
 FROM python:${PYTHON}-slim
 RUN useradd --system --uid 10001 --user-group --no-create-home --shell /usr/sbin/nologin pointsman

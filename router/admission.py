@@ -17,9 +17,10 @@ from router.api.form import Form, is_multipart
 from router.api.intake import HeldBody, read_body
 from router.api.routes import Shape
 from router.call import Call
+from router.choosing import Choosing
 from router.core.body import Body, edit_body, parse_body
 from router.core.body_text import PromptSize
-from router.core.errors import BadRequest, InternalError
+from router.core.errors import BadRequest, InternalError, shown
 from router.core.request import Request
 from router.core.split_rule import Unsplit
 from router.core.token_book import TokenBook
@@ -28,10 +29,12 @@ from router.early import EarlyKeepAlive
 from router.fleet import Fleet
 from router.responses import ResponseOwners
 from router.settings.configuration import Settings
+from router.tokenizer.tokenizers import Tokenizers
 from router.topology import Topology
 
 _USAGE = b',"stream_options":{"include_usage":true}}'
 _UNMEASURED = PromptSize()
+_POLICY = b"x-pointsman-policy"
 _CLAUDE_CODE_SESSION = b"x-claude-code-session-id"
 
 
@@ -93,7 +96,9 @@ class Admission:
         tokens: TokenBook,
         owners: ResponseOwners,
         now: Callable[[], float],
+        choosing: Choosing,
     ) -> None:
+        self._choosing = choosing
         self._fleet = fleet
         self._limits = settings.limits
         self._timeouts = settings.timeouts
@@ -106,6 +111,8 @@ class Admission:
         self._sequence = 0
         self.log_salt: bytes | None = None
         """Of the request log, None without one: what is kept of a prompt once its answer has begun."""
+        self.tokenizers: Tokenizers | None = None
+        """Of the pools that have one; None without any."""
 
     async def admit(self, call: Call, held: HeldBody) -> Job:
         """Reads and understands a call, as its route is shaped. Raises as the three ways below do."""
@@ -131,12 +138,47 @@ class Admission:
             max_bytes=self._limits.body_bytes,
         )
         call.received = self._now()
+        job = self._understood(call, held)
+        if self.tokenizers is not None:
+            await self.tokenize(job, self.tokenizers)
+        return job
+
+    @staticmethod
+    async def tokenize(job: Job, tokenizers: Tokenizers) -> None:
+        """Learns the token ids of its prompt, where a pool of its model can make use of them."""
+        request, topology = job.request, job.topology
+        if request.key is None:
+            return
+        sides = (job.dispatcher,) if topology is None else (topology.prefill, topology.decode)
+        ids = await tokenizers.ids(request.key, job.call.route.api, job.size, sides)
+        request.key.tokens = ids
+        if ids is not None and job.size.prompts == 1:
+            job.request = structs.replace(request, prompt_tokens=max(len(ids), 1))
+
+    async def rehearse(self, call: Call, held: HeldBody) -> Job:
+        """The job that this call would be if it came now, its body being in `held`. Leaves no trace.
+
+        Raises BadRequest, ModelNotFound and NotFound as `admit` does, and BadRequest for a call without a
+        JSON body.
+        """
+        if call.route.shape is not Shape.JSON:
+            raise BadRequest("Only calls with a JSON body can be explained.")
+        sequence = self._sequence
+        try:
+            job = self._understood(call, held)
+        finally:
+            self._sequence = sequence
+        if self.tokenizers is not None:
+            await self.tokenize(job, self.tokenizers)
+        return job
+
+    def _understood(self, call: Call, held: HeldBody) -> Job:
         body = parse_body(held.data, call.route.api)
         dispatcher, topology = self._where(body, trusted=call.client.trusted)
         data, hide_usage = self._for_engine(body, trusted=call.client.trusted)
         if data is not held.data:
             held.keep(data)
-        request = self._request(call, body)
+        request = self._for_policy(call, self._request(call, body), dispatcher, topology)
         by = self._now() + self._patience_s(call, streamed=body.stream)
         return Job(
             call,
@@ -165,9 +207,26 @@ class Admission:
         if model is None:
             raise BadRequest("The form has no field `model` before its files.", param="model")
         dispatcher = self.dispatcher_for(model)
-        request = self._plain_request(call, model)
+        request = self._for_policy(call, self._plain_request(call, model), dispatcher, None)
         by = self._now() + self._timeouts.total_s
         return Job(call, request, dispatcher, held, by, form.pieces(), form.content_length)
+
+    def _for_policy(
+        self, call: Call, request: Request, dispatcher: Dispatcher, topology: Topology | None
+    ) -> Request:
+        """The request with the policy that a trusted client asks for. Raises BadRequest for one that no pool
+        of the model can use."""
+        name = call.by_name.get(_POLICY, b"").decode("latin-1") if call.client.trusted else ""
+        if not name:
+            return request
+        sides = (dispatcher,) if topology is None else (topology.prefill, topology.decode)
+        allowed = self._choosing.allowed([side.pool for side in sides])
+        if name not in allowed:
+            raise BadRequest(
+                f"x-pointsman-policy names {shown(name)!r}; allowed here: {', '.join(allowed)}.",
+                param=_POLICY.decode(),
+            )
+        return structs.replace(request, policy=name)
 
     def _where(self, body: Body, *, trusted: bool) -> tuple[Dispatcher, Topology | None]:
         """The pool for a request, and how its model is served. Raises as `dispatcher_for` does.

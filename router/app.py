@@ -10,6 +10,7 @@ import logging
 import random
 import secrets
 from collections.abc import Callable
+from concurrent.futures import Executor
 from dataclasses import dataclass, field
 
 from router import __version__
@@ -30,6 +31,7 @@ from router.core.roster import Change, Roster
 from router.core.token_book import TokenBook
 from router.discovery import Discovery, resolve_with_system
 from router.dispatch import Dispatcher, Turns
+from router.explaining import Deciding, Explaining
 from router.fleet import Fleet, Member
 from router.journey import Telemetry
 from router.kv_events.fleet_events import FleetEvents
@@ -58,6 +60,7 @@ from router.supervisor import Supervisor
 from router.telemetry.metrics import Metrics
 from router.telemetry.request_log import RequestLog, RequestLogSettings
 from router.together import Together
+from router.tokenizer.build import build_tokenizers
 from router.topology import join_pools
 from router.upstream.client import Upstream
 from router.upstream.connect import Connect
@@ -79,6 +82,7 @@ class World:
         open_files: how many files the process may have open.
         chance: where names come from that no other router may give: of transfers, of rooms.
         wire: the way to engines' event streams; None: ZMQ, if pyzmq is installed.
+        threads: where prompts are tokenized; None: in some of the router's own.
     """
 
     connect: Connect
@@ -87,6 +91,7 @@ class World:
     open_files: int
     chance: random.Random = field(default_factory=random.SystemRandom)
     wire: Wire | None = None
+    threads: Executor | None = None
 
 
 class Router:
@@ -118,7 +123,7 @@ class Router:
             ),
         )
         self.request_log = _request_log(settings, self.metrics)
-        self.choosing = Choosing(self.fleet, settings)
+        self.choosing = Choosing(self.fleet, settings, world.now)
         self._make_pools(in_flight)
         self._make_topologies()
         self._make_path(in_flight)
@@ -178,8 +183,12 @@ class Router:
         settings = self.settings
         telemetry = Telemetry(self.metrics, self._world.now, self._world.wall, self.request_log)
         owners = ResponseOwners(self.fleet)
-        admission = Admission(self.fleet, settings, self.tokens, owners, self._world.now)
+        admission = Admission(self.fleet, settings, self.tokens, owners, self._world.now, self.choosing)
+        self.deciding = Deciding(self.choosing, Explaining(admission, self._world.now))
         admission.log_salt = self.request_log.salt if self.request_log is not None else None
+        admission.tokenizers = self.tokenizers = build_tokenizers(
+            settings, self._world.threads, self._world.now, self._world.wall, self.metrics.tokenized
+        )
         legs = LegSettings(
             timeouts=settings.timeouts,
             pass_client_key=not settings.auth.asks_clients,
@@ -219,13 +228,13 @@ class Router:
             Locator(self.upstream, asks=settings.follow == "auto"),
             follows=settings.follow != "never",
             can_listen=lambda: wire is not None or zmq_is_installed(),
-            tokenizes=lambda pool: False,
+            tokenizes=lambda pool: self.tokenizers is not None and self.tokenizers.serves(pool),
         )
 
     def _make_doors(self) -> None:
         now, server = self._world.now, self.settings.server
         control = Control(
-            self.fleet, self.keys, self.register, self.why_not_ready, self.metrics.exposition, self.choosing
+            self.fleet, self.keys, self.register, self.why_not_ready, self.metrics.exposition, self.deciding
         )
         # The data port is open to strangers: without a key there are no admin routes on it at all.
         guarded = admin_routes(control, now, guarded=True) if self.keys.has_admin else None
@@ -273,6 +282,8 @@ class Router:
         """Ends the background work and every connection to a worker."""
         await self.supervisor.aclose()
         self.wire.close()
+        if self.tokenizers is not None:
+            self.tokenizers.close()
         for dispatcher in self.fleet.dispatchers.values():
             dispatcher.refuse_all(Overloaded("The router is shutting down."))
         await self.upstream.aclose()

@@ -85,7 +85,7 @@ class PoolPrefixes:
         if request is not self._request:
             self.changed()
         if self._match is None:
-            self._match = self.index.match(key.partition, key.canonical, request.prompt_tokens)
+            self._match = self.index.match(key.partition, key.cached_by, request.prompt_tokens)
             self._request = request
         return self._match
 
@@ -96,7 +96,7 @@ class PoolPrefixes:
         if request is not self._request:
             self.changed()
         if self._portion is None:
-            self._portion = self.index.portion(key.partition, key.canonical, request.prompt_tokens)
+            self._portion = self.index.portion(key.partition, key.cached_by, request.prompt_tokens)
             self._request = request
         return self._portion
 
@@ -139,7 +139,7 @@ class PoolPrefixes:
         self.joined(worker)
         self.matched(request)  # is remembered: what was true before its own charge
         claim = self.index.insert(
-            key.partition, key.canonical, lease.worker, now, prompt_tokens=request.prompt_tokens
+            key.partition, key.cached_by, lease.worker, now, prompt_tokens=request.prompt_tokens
         )
         if claim is not None:
             self._claims[lease] = claim

@@ -45,13 +45,17 @@ class PromptKey:
     Args:
         model: as the client named it.
         fields: gives the raw JSON of the body's fields that shape the prompt, by their names (`prompt`,
-            `messages`, `tools`, `system`, `instructions`, `input` …); others are ignored. Called at most
-            once, when the key is first needed.
+            `messages`, `tools`, `system`, `instructions`, `input` …); others are ignored. Called when the
+            key is first needed, and when somebody asks for them.
         lora: adapter named by the client, "" for none.
         cache_salt: the client's own salt, "" for none.
+
+    Attributes:
+        tokens: ids that a text prompt becomes in the engine; None where nobody made them. They are what it is
+            cached by, and no part of what the key stands for.
     """
 
-    __slots__ = ("_canonical", "_fields", "_kept", "partition")
+    __slots__ = ("_canonical", "_fields", "_kept", "partition", "tokens")
 
     def __init__(
         self,
@@ -65,6 +69,7 @@ class PromptKey:
         self._fields = fields
         self._canonical: bytes | tuple[int, ...] | None = None
         self._kept: tuple[bytes, tuple[str, ...]] | None = None
+        self.tokens: tuple[int, ...] | None = None
 
     @classmethod
     def of_text(cls, model: str, text: str, *, lora: str = "", cache_salt: str = "") -> PromptKey:
@@ -88,6 +93,15 @@ class PromptKey:
             self._canonical = canonical_text(fields) if tokens is None else tokens
         return self._canonical
 
+    def fields(self) -> Mapping[str, msgspec.Raw | bytes]:
+        """Raw JSON of what shapes the prompt, by name: for whoever renders it as an engine does."""
+        return self._fields()
+
+    @property
+    def cached_by(self) -> bytes | tuple[int, ...]:
+        """What a prefix index goes by: token ids where they are known, else the canonical form."""
+        return self.canonical if self.tokens is None else self.tokens
+
     @property
     def digest(self) -> str:
         """32 hex digits that stand for partition and prompt together."""
@@ -103,7 +117,7 @@ class PromptKey:
         """
         if salt is not None and self._kept is None:
             self._kept = (salt, self.blocks(salt))
-        self._fields, self._canonical = _forgotten, None
+        self._fields, self._canonical, self.tokens = _forgotten, None, None
 
     def blocks(self, salt: bytes, size: int = BLOCK_CHARACTERS) -> tuple[str, ...]:
         """Chained salted hashes (16 hex digits) of blocks of `size` characters; the last may be shorter.

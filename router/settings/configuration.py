@@ -20,7 +20,7 @@ from router.settings.limits import LimitSettings
 from router.settings.mock import MockSettings
 from router.settings.pairs import Pair, pair_problems, pairs_of
 from router.settings.pools import DEFAULT_POOL, PoolSettings
-from router.settings.prefixes import KvEventSettings, PrefixIndexSettings
+from router.settings.prefixes import KvEventSettings, PrefixIndexSettings, TokenizerSettings
 from router.settings.server import RequestLogSettings, ServerSettings, UsageSettings
 from router.settings.timeouts import RetrySettings, TimeoutSettings
 
@@ -61,6 +61,7 @@ class Settings(BaseSettings):
     calibration: CalibrationSettings = CalibrationSettings()
     prefix_index: PrefixIndexSettings = PrefixIndexSettings()
     kv_events: KvEventSettings = KvEventSettings()
+    tokenizers: TokenizerSettings = TokenizerSettings()
     pools: dict[str, PoolSettings] = Field(default_factory=lambda: {DEFAULT_POOL: PoolSettings()})
     """Pools by name."""
     mock: MockSettings = MockSettings()

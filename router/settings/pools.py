@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
@@ -14,12 +15,14 @@ from pydantic import Field, ValidationInfo, field_validator
 from router.connectors import BOOTSTRAP_PORT
 from router.core.binding import Mode
 from router.core.local_queue import LocalQueueRules, Order
+from router.core.shadows import MAX_SHADOWS
 from router.core.worker import Role
 from router.policies import POLICIES, Shape
 from router.settings.ranks import NO_GROUP, DpSize
 from router.settings.refusals import closest
-from router.settings.section import FilePath, Seconds, Section, Share
+from router.settings.section import FilePath, Seconds, Section, Share, Words
 from router.settings.workers import BootstrapPort, Slots, WorkerSettings, refuse_twins
+from router.tokenizer.tokenizer import why_not
 
 DEFAULT_POOL: Final = "default"
 """Name of the pool that flags make, and of the one that exists when none is configured."""
@@ -78,6 +81,11 @@ class PoolSettings(Section):
     `least_requests`: what is prefilled elsewhere brings its KV along."""
     policy_params: dict[str, Any] = Field(default_factory=dict)
     """Parameters of the policy, by name."""
+    shadow_policies: Words = ()
+    """Policies that decide about every request, too, but without effect; metrics tell how often each agrees,
+    and by how much the choices that were made are dearer than its own. At most four, with their defaults."""
+    shadow_sample: Share = 1.0
+    """Share of the decisions that they are asked about. They learn from all requests in any case."""
     slots: Slots | None = None
     """Sequences that each worker runs at once (`max_num_seqs`); no engine tells it. Late binding and
     the policies balance_route_0 and balance_route_h need it. Each data-parallel rank has so many."""
@@ -132,6 +140,10 @@ class PoolSettings(Section):
     bound while those are not known either."""
     local_queue_ageing_s: Seconds = 5.0
     """With `priority_groups`: whoever has waited so long for its turn goes before all others."""
+    tokenizer: FilePath | None = None
+    """Directory with the model's tokenizer.json, and its chat template in tokenizer_config.json or
+    chat_template.jinja. With it, prompts of text are known by the token ids that engines make of them, and
+    their KV events tell exactly who holds them. Needs the extra `tokenizer`; nothing is ever downloaded."""
     workers: tuple[WorkerSettings, ...] = ()
     """Its workers."""
     workers_file: FilePath | None = None
@@ -141,10 +153,16 @@ class PoolSettings(Section):
     @field_validator("policy")
     @classmethod
     def _exists(cls, value: str) -> str:
-        if value not in POLICIES:
-            near = closest(value, POLICIES)
-            meant = f"; did you mean {near}?" if near else ""
-            raise ValueError(f"it must be one of {', '.join(POLICIES)}{meant}")
+        _require_known(value)
+        return value
+
+    @field_validator("shadow_policies")
+    @classmethod
+    def _exist(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for name in value:
+            _require_known(name)
+        if len(value) > MAX_SHADOWS or len(value) != len(set(value)):
+            raise ValueError(f"it must be at most {MAX_SHADOWS} different policies")
         return value
 
     @field_validator("policy_params")
@@ -154,6 +172,14 @@ class PoolSettings(Section):
         if "policy" in info.data:
             POLICIES[info.data["policy"]].check(params)
         return params
+
+    @field_validator("tokenizer")
+    @classmethod
+    def _can_tokenize(cls, value: Path | None) -> Path | None:
+        reason = None if value is None else why_not(value)
+        if reason is not None:
+            raise ValueError(reason)
+        return value
 
     @field_validator("workers", mode="before")
     @classmethod
@@ -301,16 +327,27 @@ class PoolSettings(Section):
 
     def _of_its_policy(self, name: str) -> Iterator[str]:
         spec, mine = POLICIES[self.policy], self.role.value
-        if self.role not in spec.roles:
-            roles = ", ".join(sorted(role.value for role in spec.roles))
-            yield f"pools.{name}.policy is {self.policy}, which is for the roles {roles}, not {mine}"
-        elif self.role is Role.PREFILL and spec.shape is Shape.BATCH:
+        for key, policy in (
+            ("policy", self.policy),
+            *(("shadow_policies", one) for one in self.shadow_policies),
+        ):
+            if self.role not in POLICIES[policy].roles:
+                roles = ", ".join(sorted(role.value for role in POLICIES[policy].roles))
+                yield f"pools.{name}.{key} is {policy}, which is for the roles {roles}, not {mine}"
+        if self.role in spec.roles and self.role is Role.PREFILL and spec.shape is Shape.BATCH:
             yield (
                 f"pools.{name}.policy is {self.policy}, which places whole batches of decodes; "
                 "a prefill pool places one prompt at a time"
             )
         if self.binding == "adaptive" and self.role is not Role.DECODE:
             yield f"pools.{name}.binding is adaptive, which is for pools of role decode, not {mine}"
+
+
+def _require_known(policy: str) -> None:
+    if policy not in POLICIES:
+        near = closest(policy, POLICIES)
+        meant = f"; did you mean {near}?" if near else ""
+        raise ValueError(f"it must be one of {', '.join(POLICIES)}{meant}")
 
 
 def _as_number(value: Any) -> Any:

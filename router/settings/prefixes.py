@@ -39,6 +39,19 @@ class PrefixIndexSettings(Section):
         )
 
 
+class TokenizerSettings(Section):
+    """Prompts of pools with a `tokenizer` are tokenized; beyond a bound they are known by their text."""
+
+    max_bytes: Bytes = 256 * 1024
+    """Text of a prompt at most."""
+    threads: Annotated[int, Field(ge=1, le=64)] = 2
+    """Prompts that are tokenized at once."""
+    max_waiting: Annotated[int, Field(ge=1, le=10_000)] = 64
+    """Prompts that are tokenized or wait for that."""
+    timeout_s: Seconds = 1.0
+    """A request waits for its tokens at most."""
+
+
 class KvEventSettings(Section):
     """The events by which engines tell what they hold. They need the extra `kv-events` (pyzmq)."""
 

@@ -99,6 +99,17 @@ class RouterFamilies:
             OWN_BOUNDS_S,
             ("policy",),
         )
+        self.tokenized = CounterFamily(
+            "pointsman_tokenized_prompts_total",
+            "Prompts of text for pools with a tokenizer, by whether their tokens are known, or why not.",
+            ("pool", "outcome"),
+        )
+        self.tokenizing = HistogramFamily(
+            "pointsman_tokenize_seconds",
+            "Time that a request waited for the tokens of its prompt.",
+            OWN_BOUNDS_S,
+            ("pool",),
+        )
         self.prompt_tokens = CounterFamily(
             "pointsman_prompt_tokens_total",
             "Prompt tokens of finished requests: hit and miss where the engine told, else unreported.",

@@ -91,6 +91,11 @@ class Metrics:
         """Record how long a request that had its worker waited in the router for its turn there."""
         self.worker(worker).turn.observe(seconds)
 
+    def tokenized(self, pool: str, outcome: str, seconds: float) -> None:
+        """Count a prompt that a local tokenizer was asked for: "tokenized", or one word for why not."""
+        self._families.tokenized.series(pool, outcome).add()
+        self._families.tokenizing.series(pool).observe(seconds)
+
     def left_queued(self, policy: str, reason: str) -> None:
         """Count a decision to place a request nowhere yet."""
         self._families.decisions.series(policy, reason, "").add()

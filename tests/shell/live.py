@@ -36,6 +36,7 @@ from tests.engines.peer_network import NetworkPeers
 from tests.kv_events.mock_wire import MockWire
 from tests.shell.puppet import MODEL, Puppet, Serve, talk
 from tests.shell.visitors import RawClient, Reply, Visit
+from tests.tokenizer.threads import Threads
 
 DATA = Origin("http", "router", 30000, "")
 ADMIN = Origin("http", "router", 29001, "")
@@ -125,6 +126,7 @@ class Live:
         self.loop = loop
         self.network = network
         self.mocks: dict[str, MockEngine] = {}
+        self.threads = Threads()
         self.wire = MockWire(lambda host: self.mocks[host].process)
         world = World(
             connect=network.connect,
@@ -132,6 +134,7 @@ class Live:
             wall=lambda: UNIX_ORIGIN_S + loop.time(),
             open_files=20_000,
             wire=self.wire,
+            threads=self.threads,
         )
         self.router = Router(settings, world)
         self.process = Process(self.router, world)

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from engines.mock.kv_events_config import KvEventsConfig
 from engines.mock.settings import MockSettings
+from engines.model.text import render_chat
 from router.core.prompt_key import Partition
+from router.core.request import Api
 from router.core.trust import Trust
 from router.kv_events.knowledge import Known
 from router.policies import build
 from router.upstream.client import WireRequest
 from tests.shell.live import ADMIN, Live, Scene, play
+from tests.tokenizer.prompts import directory
 
 MOCK = "qwen2.5-3b"
 REPLAYS = KvEventsConfig(endpoint="tcp://*:5557", replay_endpoint="tcp://*:5657")
@@ -351,3 +357,51 @@ def test_the_size_of_the_index_shows() -> None:
         assert await act.metric("pointsman_prefix_index_evictions_total", pool="default") is not None
 
     follow(scene, prefix_index={"max_bytes": "1 MiB"})
+
+
+# --- text through a local tokenizer -----------------------------------------------------------------------
+
+
+class EnginesOwn:
+    """The tokenizer of the mock engine, as far as a chat is concerned."""
+
+    def __init__(self, *_: object) -> None:
+        pass
+
+    def ids(self, api: Api, fields: Mapping[str, bytes]) -> tuple[int, ...]:
+        assert api is Api.CHAT
+        return tuple(render_chat(json.loads(bytes(fields["messages"]))))
+
+
+def test_with_the_engines_tokenizer_text_is_known_exactly(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scene(act: Live) -> None:
+        await followed(act, "a", "b")
+        first = await chat(act)
+        assert (await trust(act, first), await reason(act, first)) == (2, None)
+        for _ in range(5):
+            assert await chat(act) == first
+        error = await act.metric("pointsman_worker_prefix_error_ratio", worker=first, by="events")
+        assert error == pytest.approx(0, abs=0.01)
+        await operate(act, first, "/reset_prefix_cache")
+        for number in range(4):  # too short for a block, and one of them comes to the engine that forgot
+            await chat(act, f"Another {number}.")
+        assert act.pool.chooser.prefixes.index.store.event_blocks.rows == 0
+        assert await act.metric("pointsman_tokenized_prompts_total", outcome="tokenized") == 10
+        assert await act.metric("pointsman_tokenize_seconds_count", pool="default") == 10
+
+    monkeypatch.setattr("router.tokenizer.build.Tokenizer", EnginesOwn)
+    follow(scene, "a", "b", pool={"tokenizer": str(directory(tmp_path))})
+
+
+def test_a_tokenizer_that_is_not_the_engines_shows_and_costs_trust(tmp_path: Path) -> None:
+    async def scene(act: Live) -> None:
+        await followed(act)
+        for _ in range(40):
+            await chat(act)
+        assert (await trust(act), await reason(act)) == (1, "disagrees")
+        error = await act.metric("pointsman_worker_prefix_error_ratio", worker="a", by="events")
+        assert (error or 0) > 0.5
+
+    follow(scene, pool={"tokenizer": str(directory(tmp_path))})
