@@ -17,7 +17,7 @@ from benchmarks.verdict import Verdict, print_verdicts
 from router.core.engine_stats import EngineStats
 from router.core.lease import Lease, Outcome
 from router.core.policy import BatchPolicy, Choice, Commits, Settles
-from router.core.request import Request
+from router.core.request import Api, Request
 from router.core.worker import Worker, WorkerView
 from router.policies import POLICIES, Shape, build
 
@@ -76,6 +76,7 @@ def _request(number: int, source: random.Random, came: float = _NOW) -> Request:
         model="model",
         arrived=came + number / 1e9,
         prompt_tokens=min(32_000, max(16, round(source.lognormvariate(7.57, 1.0)))),
+        api=Api.CHAT,
         tenant=f"t{number % 7}",
     )
 

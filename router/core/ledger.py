@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from router.core.answer import Usage
 from router.core.calibration_online import OnlineCalibration
 from router.core.chooser import Chooser
+from router.core.forecasts import Forecasts, Foresees
 from router.core.health import Sign, State
 from router.core.lease import Lease, Outcome
 from router.core.pairs import Blame
@@ -30,11 +31,12 @@ class Ledger:
     """The only writer of leases and mirrors.
 
     State: `leases`; `other`, the ledger of those who prefill for this pool, and `partners`, what both share;
-    `online`, what learns the workers' coefficients from what passes here, if anything does.
+    `online`, what learns the workers' coefficients from what passes here, if anything does; `forecasts`, what
+    is expected of each lease.
     """
 
     __slots__ = (
-        "_chooser", "_expect", "_patience", "_role", "_roster", "leases", "online", "other", "partners",
+        "_chooser", "_patience", "_role", "_roster", "forecasts", "leases", "online", "other", "partners",
     )  # fmt: skip
 
     def __init__(
@@ -49,11 +51,20 @@ class Ledger:
         self._roster = roster
         self._chooser = chooser
         self._patience = patience
-        self._expect = expect
+        self.forecasts = Forecasts(expect)
         self.leases: set[Lease] = set()
         self.other: Ledger | None = None
         self.partners: Partners | None = None
         self.online: OnlineCalibration | None = None
+        self.foresee()
+
+    def foresee(self) -> None:
+        """Gives the pool's policy the forecasts, if it wants to look ahead."""
+        policy = self._chooser.policy
+        if isinstance(policy, Foresees):
+            policy.foresee(self.forecasts)
+        else:
+            self.forecasts.rest()
 
     def charge(
         self, request: Request, choice: Choice, name: str, now: float, *, transferring: bool = False
@@ -66,7 +77,7 @@ class Ledger:
         worker = self._roster.workers[name]
         if not worker.mirror.working:
             worker.last_sign = now
-        expected = 1 if self._role is Role.PREFILL else max(self._expect(request), 1)
+        expected = 1 if self._role is Role.PREFILL else self.forecasts.placed(request, now)
         lease = Lease(
             request=request,
             worker=name,
@@ -204,6 +215,7 @@ class Ledger:
                 self._judge(worker, outcome, now, reason)
         if outcome is Outcome.HANDOVER:
             self._blame(lease, now)
+        self.forecasts.settled(lease, outcome, now)
         self._chooser.settled(lease, outcome, now)
 
     def _blame(self, lease: Lease, now: float) -> None:

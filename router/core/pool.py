@@ -60,7 +60,7 @@ class Pool:
         """What this pool shares with the one at the other end of its hand-overs."""
         self.chooser = Chooser(rules.name, self.roster, policy, rules.policy, rules.prefix_index)
         self.local = LocalQueue(rules.local, policy, rules.prefix_index)
-        self._placement = Placement(self.chooser, self.eligible)
+        self.placement = Placement(self.chooser, self.eligible)
         self._budgets = budgets
         self._queue = Queue(rules.max_queued, budgets.queued_bytes)
         self._patience = Patience(rules.stall_min_s, rules.stall_max_s)
@@ -77,6 +77,7 @@ class Pool:
             InternalError: it is none of the three shapes of a policy.
         """
         self.chooser.use(policy, name)
+        self.ledger.foresee()
         self.local.follow(policy)
         if mode is not None and mode is not self.binding.mode:
             self.binding = Binding(mode)
@@ -104,10 +105,10 @@ class Pool:
         self.eligible.late_binding = self.binding.late
         prefill.partners = partners
         prefill.eligible = PrefillEligibility(prefill.roster, partners)
-        for placement, eligible in ((self._placement, self.eligible), (prefill._placement, prefill.eligible)):
+        for placement, eligible in ((self.placement, self.eligible), (prefill.placement, prefill.eligible)):
             placement.eligible = eligible
-        self._placement.producers, self._placement.partners = prefill.eligible, partners
-        self._placement.prefill_chooser = prefill.chooser
+        self.placement.producers, self.placement.partners = prefill.eligible, partners
+        self.placement.prefill_chooser = prefill.chooser
 
     # --- requests ------------------------------------------------------------------------------------
 
@@ -169,10 +170,10 @@ class Pool:
         if not workers:
             return None
         self.roster.warm(now)
-        choice = self._placement.choose(request, workers, now)
+        choice = self.placement.choose(request, workers, now)
         if choice is None:
             return None
-        return self._place(Placed(request, choice, self._placement.offer(request, workers)), now)
+        return self._place(Placed(request, choice, self.placement.offer(request, workers)), now)
 
     def assign(self, now: float) -> list[Lease]:
         """Places what can be placed of what waits, oldest first.
@@ -189,7 +190,7 @@ class Pool:
         self.roster.warm(now)
         leases: list[Lease] = []
         waiting = [waiting.request for waiting in self._queue]
-        choices = self._placement.by_batch if self.decides_by_batch else self._placement.one_by_one
+        choices = self.placement.by_batch if self.decides_by_batch else self.placement.one_by_one
         deciding = ""
         try:
             # Choices come one by one; each is charged before the next is made.
@@ -232,7 +233,7 @@ class Pool:
         when two legs run at the same time and the prefill side leaves it queued."""
         request, choice, _ = placed
         handover = request.handover
-        beside = self._placement.beside(placed, self.roster.workers[choice.worker], now)
+        beside = self.placement.beside(placed, self.roster.workers[choice.worker], now)
         if beside is None and handover is None and request.split and self.rules.role is Role.DECODE:
             return None
         considered = self.chooser.consider(placed, now)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import enum
 import math
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from router.core.predict_error import ErrorRecord, Errors, Trust
 from router.core.predict_match import MatchedLengths, prompt_hash, template_hash
@@ -22,7 +22,7 @@ from router.core.request import Request
 
 __all__ = ["Grouping", "LengthPredictor", "Outlook", "PredictorSettings", "Source", "Traits"]
 
-_JUDGED_WINDOWS = 16
+_JUDGED_WINDOWS = 4
 """At most so many windows of a request are compared with what was predicted for them."""
 
 
@@ -85,6 +85,14 @@ class LengthPredictor:
         settings = self.settings
         return MatchedLengths(settings.max_matches, settings.matched_lengths, settings.half_life_s)
 
+    def regroup(self, horizon_steps: int, grouping: Grouping) -> None:
+        """Looks so far ahead from now on, and tells requests apart like that. What was learned stays; errors
+        of another horizon say nothing of this one, and begin anew."""
+        if horizon_steps != self.settings.horizon_steps:
+            self.records = {source: ErrorRecord() for source in self.records}
+            self.overall = ErrorRecord()
+        self.settings = replace(self.settings, horizon_steps=horizon_steps, grouping=grouping)
+
     @property
     def trust(self) -> Trust:
         """How far what it says now can be relied on, over all sources."""
@@ -109,18 +117,22 @@ class LengthPredictor:
             ignore_eos=request.ignore_eos,
         )
 
-    def outlook(self, traits: Traits, now: float) -> Outlook:
-        """What is to be expected of one sequence of such a request."""
+    def outlook(self, traits: Traits, now: float, *, tables: bool = True) -> Outlook:
+        """What is to be expected of one sequence of such a request.
+
+        Args:
+            tables: False saves the table, which only who looks ahead reads.
+        """
         if traits.ignore_eos:
             known = traits.max_tokens is not None
             learned = Outlook(
                 Source.CLIENT if known else Source.UNKNOWN, b"", self.settings.horizon_steps + 1
             )
         else:
-            learned = self._learned(traits, now)
-        return bounded(learned, traits, self.settings.horizon_steps)
+            learned = self._learned(traits, now, tables=tables)
+        return bounded(learned, traits, self.settings.horizon_steps, tables=tables)
 
-    def _learned(self, traits: Traits, now: float) -> Outlook:
+    def _learned(self, traits: Traits, now: float, *, tables: bool) -> Outlook:
         """From the most telling source that has seen enough."""
         settings = self.settings
         horizon = settings.horizon_steps
@@ -134,7 +146,7 @@ class LengthPredictor:
                 curve = lengths.curve()
                 mean = curve.mean_length()
                 if mean is not None:
-                    table = lengths.table(horizon)
+                    table = lengths.table(horizon) if tables else b""
                     return Outlook(source, table, horizon + 1, curve, self._mean(source, traits, mean))
         tenant = self.tenants.get(traits.tenant, traits.model)
         if tenant is None or tenant.samples < settings.min_matches:

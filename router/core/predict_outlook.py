@@ -80,25 +80,32 @@ class Outlook:
         return 1.0 - (1.0 - 1.0 / max(mean, 1.0)) ** horizon, geometric_steps(mean, horizon)
 
 
-def bounded(outlook: Outlook, traits: Traits, horizon: int) -> Outlook:
+def bounded(outlook: Outlook, traits: Traits, horizon: int, *, tables: bool = True) -> Outlook:
     """An outlook within what the client demanded: it cannot run beyond `max_tokens`, nor end before
-    `min_tokens`."""
+    `min_tokens`. Its table is left as it was without `tables`."""
     bound, floor = traits.max_tokens, traits.min_tokens or 0
     if bound is None and not floor:
         return outlook
-    table, beyond = bytearray(outlook.table), outlook.beyond
-    if floor:
-        _hold(table, beyond, min(floor, MAX_TABLE_TOKENS), horizon)
-    if bound is not None and bound <= MAX_TABLE_TOKENS:
-        _cut(table, beyond, max(bound, 1), horizon)
-        beyond = 1
+    table, beyond = outlook.table, outlook.beyond
+    if tables:
+        table, beyond = _bounded_table(outlook, bound, floor, horizon)
     expected = outlook.expected_tokens
     if outlook.source is Source.CLIENT:
         expected = bound
     elif expected is not None:
         expected = max(expected, floor)
         expected = expected if bound is None else min(expected, bound)
-    return Outlook(outlook.source, bytes(table), beyond, outlook.curve, expected)
+    return Outlook(outlook.source, table, beyond, outlook.curve, expected)
+
+
+def _bounded_table(outlook: Outlook, bound: int | None, floor: int, horizon: int) -> tuple[bytes, int]:
+    table, beyond = bytearray(outlook.table), outlook.beyond
+    if floor:
+        _hold(table, beyond, min(floor, MAX_TABLE_TOKENS), horizon)
+    if bound is not None and bound <= MAX_TABLE_TOKENS:
+        _cut(table, beyond, max(bound, 1), horizon)
+        beyond = 1
+    return bytes(table), beyond
 
 
 def _pad(table: bytearray, beyond: int, tokens: int) -> int:

@@ -11,8 +11,8 @@ from __future__ import annotations
 import math
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterable
-from itertools import accumulate
+from collections.abc import Iterable, Sequence
+from itertools import accumulate, chain, islice
 from operator import mul
 from typing import NamedTuple
 
@@ -21,6 +21,9 @@ TABLE_SHIFT = 4
 
 MAX_TABLE_TOKENS = 1 << 15
 """Beyond so many tokens written a table says what it says beyond the longest length seen."""
+
+_MANY = 256
+"""Lengths whose curve takes so long that it is made anew less often."""
 
 MAX_HORIZON = 250
 """Most steps ahead, so that a table entry is a byte."""
@@ -48,7 +51,7 @@ class SurvivalCurve:
 
     __slots__ = ("_ended", "_moment", "_values")
 
-    def __init__(self, lengths: Iterable[Length]) -> None:
+    def __init__(self, lengths: Iterable[Length | tuple[int, bool, float]]) -> None:
         masses = _kaplan_meier(sorted(lengths))
         self._values = [tokens for tokens, _ in masses]
         probabilities = [mass for _, mass in masses]
@@ -97,12 +100,24 @@ class SurvivalCurve:
         """
         if not self._values:
             return b""
-        last = min(self._values[-1], MAX_TABLE_TOKENS) - 1
-        entries = [
-            math.ceil(self.expected_steps(written, horizon))
-            for written in range(0, last + 1, 1 << TABLE_SHIFT)
-        ]
-        return bytes([horizon + 1 if steps >= horizon else max(steps, 1) for steps in entries])
+        values, ended, moment = self._values, self._ended, self._moment
+        last = min(values[-1], MAX_TABLE_TOKENS)
+        entries = bytearray()
+        low = high = 0
+        # `expected_steps` of each entry, written out: both ends of its range only ascend.
+        for written in range(0, last, 1 << TABLE_SHIFT):
+            while values[low] <= written:
+                low += 1
+            while high < len(values) and values[high] <= written + horizon:
+                high += 1
+            steps = float(horizon)
+            if high > low:
+                going = ended[high] - ended[low]
+                share = going / (1.0 - ended[low])
+                rest = (moment[high] - moment[low]) / going - written
+                steps = (1.0 - share) * horizon + share * rest
+            entries.append(horizon + 1 if steps >= horizon else max(math.ceil(steps), 1))
+        return bytes(entries)
 
     def _range(self, written: int, steps: int) -> tuple[int, int]:
         return bisect_right(self._values, written), bisect_right(self._values, written + steps)
@@ -112,25 +127,29 @@ class SurvivalCurve:
         return f"<SurvivalCurve [{len(self._values)} lengths up to {longest} tokens]>"
 
 
-def _kaplan_meier(lengths: list[Length]) -> list[tuple[int, float]]:
-    """Probability of ending at each length. A cut length gives its share to the longer ones; what is left
-    over was cut beyond all ends."""
-    at_risk = sum([one.weight for one in lengths])
+def _kaplan_meier(lengths: Sequence[tuple[int, bool, float]]) -> list[tuple[int, float]]:
+    """Probability of ending at each length, of lengths in ascending order. A cut length gives its share to
+    the longer ones; what is left over was cut beyond all ends."""
+    if not lengths:
+        return []
+    at_risk = sum([weight for _, _, weight in lengths])
     surviving = 1.0
     masses: list[tuple[int, float]] = []
-    index = 0
-    while index < len(lengths):
-        tokens, ended, gone = lengths[index].tokens, 0.0, 0.0
-        while index < len(lengths) and lengths[index].tokens == tokens:
-            gone += lengths[index].weight
-            ended += lengths[index].weight if lengths[index].ended else 0.0
-            index += 1
+    ended = gone = 0.0
+    following = chain(islice(lengths, 1, None), [(0, False, 0.0)])
+    for (tokens, ends, weight), (next_tokens, _, _) in zip(lengths, following, strict=True):
+        gone += weight
+        if ends:
+            ended += weight
+        if tokens == next_tokens:
+            continue
         if ended:
             # With the last one nothing stays at risk: the quotient is 1, and rounding must not exceed it.
             mass = surviving * min(ended / at_risk, 1.0)
             masses.append((tokens, mass))
             surviving -= mass
         at_risk -= gone
+        ended = gone = 0.0
     return masses
 
 
@@ -184,13 +203,15 @@ class RecentLengths:
         return self._weight * self._decay(now - self._newest)
 
     def curve(self) -> SurvivalCurve:
-        """The curve, made anew when an eighth of the lengths are new."""
-        if self._curve is None or self._new * 8 >= len(self._tokens):
+        """The curve, made anew when an eighth of the lengths are new; of many lengths, a quarter."""
+        parts = 8 if len(self._tokens) < _MANY else 4
+        if self._curve is None or self._new * parts >= len(self._tokens):
+            newest, per_s = self._newest, -1.0 / self.half_life_s
+            # As `_decay`, without a call for each.
+            weights = map(math.exp2, [max(min((newest - at) * per_s, 0.0), -60.0) for at in self._at])
+            tokens = self._tokens
             self._curve = SurvivalCurve(
-                [
-                    Length(abs(tokens), tokens > 0, self._decay(self._newest - at))
-                    for tokens, at in zip(self._tokens, self._at, strict=True)
-                ]
+                zip(map(abs, tokens), [length > 0 for length in tokens], weights, strict=True)
             )
             self._new = 0
         return self._curve

@@ -4,23 +4,23 @@
 incremental envelope. The paper gives no projection, no refresh period and no template; those, and when to
 fall back, are ours.
 
-**Inputs.** Those of `balance_route_0`, and of each resident its prompt and what it has written. A predictor
-learns from finished requests: by the hash of the prompt, else of its template, else by model, else the mean
-of tenant and model. `max_tokens`, `min_tokens` and `ignore_eos` of the client bound what it says.
+**Inputs.** Those of `balance_route_0`, and of each resident its prompt and what it has written. The pool's
+predictor learns from finished requests: by the hash of the prompt, else of its template, else by model, else
+the mean of tenant and model. `max_tokens`, `min_tokens` and `ignore_eos` of the client bound what it says.
 
 **Formula.** In KV tokens of the worker at hand, over the steps h = 0 … H:
 
 - steps left of a resident that has written a tokens: c = (1 − p) H + p μ, in [0, H], where p is the share of
   the lengths above a that lie within H of it, and μ the mean rest of those. Lengths that were cut count as
   longer ones (Kaplan–Meier). What is older than anything seen, or not known, stays. Tables hold c for every
-  16 tokens; each settled request renews 8 of them.
+  16 tokens; each settled request renews 4 of them.
 - L(h) = Σ (prompt + a + h) over the residents with h < c; c ≥ H is there at every h. E(h) = max L(h) over the
   group; margin m(h) = E(h) − L(h). Units, warmup and groups as in `balance_route_0`.
 - F(z) = α z Σ γ^h − β Σ γ^h (z − m(h))⁺; the last steps that together weigh less than a hundredth are one
   with the step before them. With H = 0, α = 1 and β = G this is the F of `balance_route_0`.
   Margins are sorted once for a worker, so a value costs one binary search. An admitted request counts as z at
   every h: it neither grows nor ends within the horizon. L and E are kept up as a round admits.
-- Both stages, guard, KV, ageing, ties and reasons as in `balance_route_0`. There is no bypass.
+- Both stages, guard, KV, ageing, bypass, ties and reasons as in `balance_route_0`.
 - A round is decided by `balance_route_0`, with reason `fallback:…`, while less than `min_slot_use` of the
   slots are in use (`low_use`), while nothing is known of most residents (`unknown`), or when predictions have
   become 2.5 times as wrong as over the last hours (`drifted`). At 1.5 times γ is halved. A better verdict
@@ -58,14 +58,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 
 from msgspec import structs
 
 from router.core.explain import Table
+from router.core.forecasts import Forecasts
 from router.core.lease import Lease, Outcome
 from router.core.policy import Choice
-from router.core.predict import Grouping, LengthPredictor, Outlook, PredictorSettings, Source, Traits
+from router.core.predict import Grouping, LengthPredictor
 from router.core.predict_error import Trust
 from router.core.request import Request
 from router.core.worker import Role, WorkerView
@@ -75,11 +75,8 @@ from router.policies.balance_round import new_round
 from router.policies.balance_route_0 import BalanceRoute0
 from router.policies.barrier import Group, groups_of
 from router.policies.envelope import Envelope, Horizon, Present, Weights, discounts
-from router.policies.projection import Steps, project
+from router.policies.projection import project
 from router.policies.spec import PolicySpec, Shape, number, whole, word
-
-_RENEWED = 8
-"""Outlooks made anew at each settlement, so that long answers profit from what was learned meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,20 +90,6 @@ class Parameters(balance_route_0.Parameters):
 
 
 @dataclass(slots=True)
-class Resident:
-    """What the policy keeps of a request that it has placed.
-
-    Attributes:
-        placed: what was expected then, to be judged at the end.
-        known: whether anything is known of its rest by now.
-    """
-
-    traits: Traits
-    placed: Outlook
-    known: bool
-
-
-@dataclass(slots=True)
 class BalanceRouteH:
     """See the docstring of this file."""
 
@@ -114,19 +97,26 @@ class BalanceRouteH:
     seed: int
     present: BalanceRoute0 = field(init=False, repr=False)
     """Decides when the horizon is of no use, and remembers who was overtaken."""
-    predictor: LengthPredictor = field(init=False, compare=False)
-    """What it has learned; a shell saves and restores it (`router.core.predict_state`)."""
-    residents: dict[str, Resident] = field(init=False, default_factory=dict, repr=False, compare=False)
-    tables: dict[str, Steps] = field(init=False, default_factory=dict, repr=False, compare=False)
-    """By request id, the one renewed longest ago first."""
-    known: int = field(init=False, default=0, repr=False, compare=False)
-    """Residents of whose rest anything is known."""
+    forecasts: Forecasts = field(init=False, compare=False)
+    """Of its pool, which feeds them; its own as long as nobody gave it any."""
+    feeds: bool = field(init=False, default=True, repr=False, compare=False)
+    """Whether they are its own, so that it has to feed them."""
 
     def __post_init__(self) -> None:
         params = self.params
         self.present = BalanceRoute0(params, self.seed)
-        settings = PredictorSettings(horizon_steps=params.horizon_steps, grouping=Grouping(params.predictor))
-        self.predictor = LengthPredictor(settings, salt=b"%d" % self.seed)
+        self.forecasts = Forecasts(_no_mean, salt=b"%d" % self.seed)
+        self.forecasts.look_ahead(params.horizon_steps, Grouping(params.predictor))
+
+    def foresee(self, forecasts: Forecasts) -> None:
+        """Goes by these from now on, which somebody else feeds."""
+        self.forecasts, self.feeds = forecasts, False
+        forecasts.look_ahead(self.params.horizon_steps, Grouping(self.params.predictor))
+
+    @property
+    def predictor(self) -> LengthPredictor:
+        """What is known of lengths."""
+        return self.forecasts.predictor
 
     @property
     def stage_ended(self) -> Callable[[str], None] | None:
@@ -176,7 +166,7 @@ class BalanceRouteH:
         used = sum([member.sequences for member in members])
         if len(slots) == len(free) and used < self.params.min_slot_use * (used + sum(slots)):
             return "low_use"
-        if 2 * self.known < sum([member.in_flight for member in members]):
+        if 2 * self.forecasts.known < sum([member.in_flight for member in members]):
             return "unknown"
         return None
 
@@ -188,7 +178,7 @@ class BalanceRouteH:
         )
         count = len(weights.discounts)
         loads = [
-            project(member, self.tables, count, unit)
+            project(member, self.forecasts.tables, count, unit)
             for member, unit in zip(group.members, group.units, strict=True)
         ]
         return Horizon(loads, [member.warmup for member in group.members], weights)
@@ -197,40 +187,17 @@ class BalanceRouteH:
 
     def committed(self, request: Request, choice: Choice, now: float, *, retry: bool) -> None:
         self.present.committed(request, choice, now, retry=retry)
-        traits = self.predictor.traits(request)
-        outlook = self.predictor.outlook(traits, now)
-        self._forget(request.id)
-        self.residents[request.id] = Resident(traits, outlook, known=False)
-        self._expect(request.id, outlook)
+        if self.feeds:
+            self.forecasts.placed(request, now)
 
     def settled(self, lease: Lease, outcome: Outcome, now: float) -> None:
-        request = lease.request
-        resident = self._forget(request.id)
-        if resident is None:
-            return
-        tokens = lease.generated_tokens // request.sequences
-        cut = request.max_tokens is not None and tokens >= request.max_tokens
-        if outcome in (Outcome.OK, Outcome.CANCELLED):
-            ended = outcome is Outcome.OK and not cut
-            self.predictor.learn(resident.traits, resident.placed, tokens, now, ended=ended)
-        for request_id in list(islice(self.tables, _RENEWED)):
-            self._expect(request_id, self.predictor.outlook(self.residents[request_id].traits, now))
+        if self.feeds:
+            self.forecasts.settled(lease, outcome, now)
 
-    def _expect(self, request_id: str, outlook: Outlook) -> None:
-        """Puts an outlook at the end of those to be renewed."""
-        resident = self.residents[request_id]
-        self.tables.pop(request_id, None)
-        self.tables[request_id] = (outlook.table, outlook.beyond)
-        known = outlook.source is not Source.UNKNOWN
-        self.known += known - resident.known
-        resident.known = known
 
-    def _forget(self, request_id: str) -> Resident | None:
-        resident = self.residents.pop(request_id, None)
-        if resident is not None:
-            del self.tables[request_id]
-            self.known -= resident.known
-        return resident
+def _no_mean(request: Request) -> int:
+    """What a request costs is its pool's business."""
+    return 1
 
 
 def _fallen_back(choices: Sequence[Choice], why: str) -> Iterator[Choice]:

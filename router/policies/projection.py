@@ -12,12 +12,10 @@ from collections.abc import Mapping
 from itertools import accumulate, islice
 from operator import add, mul, sub
 
+from router.core.forecasts import Steps
 from router.core.predict_survival import TABLE_SHIFT
 from router.core.worker import WorkerView
 from router.policies.barrier import Unit, residents_of
-
-Steps = tuple[bytes, int]
-"""`Outlook.table` and `Outlook.beyond` of a resident: in how many of the steps 0 to H it is still there."""
 
 
 def project(member: WorkerView, tables: Mapping[str, Steps], count: int, unit: Unit) -> list[float]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from router.core.forecasts import Forecasts
 from router.core.lease import Lease, Outcome
 from router.core.policy import Choice
 from router.core.request import Request
@@ -142,7 +143,7 @@ def test_a_prediction_that_breaks_takes_no_place_in_flight() -> None:
     def expect(_: Request) -> int:
         raise Bug
 
-    made.decode.ledger._expect = expect
+    made.decode.ledger.forecasts = Forecasts(expect)
     handed = made.prefilled()
     with pytest.raises(Bug):
         made.decode.place_now(handed, 1.0)

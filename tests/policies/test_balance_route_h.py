@@ -11,11 +11,17 @@ from router.core.lease import Lease, Outcome
 from router.core.policy import Choice
 from router.core.predict_error import Trust
 from router.core.predict_state import export, restore
-from router.core.request import Request
+from router.core.request import Api, Request
 from router.policies.balance_round import STAGES
 from router.policies.balance_route_h import BalanceRouteH
-from tests.policies.examples import NOW, request
+from tests.policies.examples import NOW
+from tests.policies.examples import request as any_request
 from tests.policies.rank_examples import FrozenRank, admitted, batch, prompts, rank
+
+
+def request(number: int, **what: object) -> Request:
+    """One that generates."""
+    return any_request(number, api=Api.CHAT, **what)
 
 
 def route(**params: object) -> BalanceRouteH:
@@ -164,11 +170,11 @@ def test_when_all_has_ended_nothing_is_kept() -> None:
     many = [request(n) for n in range(50)]
     for one in many:
         made.committed(one, Choice(one.id, "w"), NOW, retry=False)
-    assert len(made.tables) == len(made.residents) == made.known == 50
+    assert len(made.forecasts.tables) == len(made.forecasts) == made.forecasts.known == 50
     for one in many:
         made.settled(held(one, 9), Outcome.FAILED, NOW)
         made.settled(held(one, 9), Outcome.FAILED, NOW)
-    assert len(made.tables) == len(made.residents) == made.known == 0
+    assert len(made.forecasts.tables) == len(made.forecasts) == made.forecasts.known == 0
 
 
 def test_a_retry_is_followed_anew_and_overtakes_nobody() -> None:
@@ -176,7 +182,7 @@ def test_a_retry_is_followed_anew_and_overtakes_nobody() -> None:
     for attempt in range(3):
         one = request(1, attempt=attempt)
         made.committed(one, Choice(one.id, "w"), NOW, retry=attempt > 0)
-    assert len(made.residents) == 1
+    assert len(made.forecasts) == 1
     assert len(made.present.overtakings.placed) == 1
 
 
@@ -184,11 +190,11 @@ def test_long_answers_profit_from_what_was_learned_meanwhile() -> None:
     made = route()
     early = request(1)
     made.committed(early, Choice(early.id, "w"), NOW, retry=False)
-    assert made.known == 0
+    assert made.forecasts.known == 0
     for n in range(40):
         run(made, request(100 + n), 300)
-    assert made.known == 1
-    assert made.tables[early.id][0][0] == 81
+    assert made.forecasts.known == 1
+    assert made.forecasts.tables[early.id][0][0] == 81
 
 
 def test_what_it_learned_outlives_it() -> None:
