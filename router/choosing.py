@@ -7,7 +7,7 @@ the one place that turns the name of a policy into one that a pool decides by.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from typing import Any
@@ -16,10 +16,13 @@ from router.core.binding import Mode
 from router.core.errors import BadRequest
 from router.core.policy import AnyPolicy
 from router.core.pool import Pool
+from router.core.seat import Seat
+from router.core.shadows import Shadow, Verdict
 from router.core.worker import Role
+from router.dispatch import Dispatcher
 from router.fleet import Fleet
 from router.policies import POLICIES, Shape, build
-from router.settings.changes import with_policy
+from router.settings.changes import with_policy, with_shadows
 from router.settings.configuration import Settings
 from router.settings.refusals import SettingsError
 
@@ -32,28 +35,46 @@ class Choosing:
     State: `settings`, with the policies that are in force now.
     """
 
-    def __init__(self, fleet: Fleet, settings: Settings) -> None:
+    def __init__(self, fleet: Fleet, settings: Settings, now: Callable[[], float]) -> None:
+        """`now`: the router's clock, by which shadows are measured."""
         self._fleet = fleet
+        self._now = now
         self._seeds = {name: settings.seed + index for index, name in enumerate(settings.pools)}
         self.settings = settings
 
     def adopt(self) -> None:
-        """Lets every pool of the fleet make policies by name."""
+        """Lets every pool of the fleet make policies by name, and gives it its shadows."""
         for name, dispatcher in self._fleet.dispatchers.items():
             chooser = dispatcher.pool.chooser
             chooser.make = partial(self._beside, dispatcher.pool)
             chooser.on_dropped = partial(_dropped, name)
+            chooser.shadows.clock = self._now
+            self._shadow(name)
 
     def build(self, pool: str) -> AnyPolicy:
         """A new policy as the settings of a pool say."""
         settings = self.settings.pools[pool]
         return build(settings.policy, settings.policy_params, self._seeds[pool])
 
+    def _shadow(self, pool: str) -> None:
+        """Gives a pool the shadows of its settings. Those that it has already go on with what they know."""
+        settings, chooser = self.settings.pools[pool], self._fleet.dispatchers[pool].pool.chooser
+        known = {shadow.seat.name: shadow for shadow in chooser.shadows}
+        shadows = [known.get(name) or self._new_shadow(pool, name) for name in settings.shadow_policies]
+        chooser.shadow(shadows, settings.shadow_sample)
+
+    def _new_shadow(self, pool: str, name: str) -> Shadow:
+        return Shadow(Seat(name, build(name, {}, self._seeds[pool])), POLICIES[name].cost_unit)
+
     def _beside(self, pool: Pool, name: str) -> AnyPolicy | None:
         """A policy with its defaults, for requests that ask for it; None when it is not for such a pool."""
         if not self.fits(pool, name):
             return None
         return build(name, {}, self._seeds[pool.rules.name])
+
+    def allowed(self, pools: Sequence[Pool]) -> list[str]:
+        """Names of the policies that a request may ask for, which one of these pools at least can use."""
+        return [name for name in POLICIES if any(self.fits(pool, name) for pool in pools)]
 
     @staticmethod
     def fits(pool: Pool, name: str) -> bool:
@@ -79,13 +100,11 @@ class Choosing:
             BadRequest: the sentences that a configuration with this policy would be refused with, or no pool
                 of that name.
         """
-        dispatcher = self._fleet.dispatchers.get(pool)
-        if dispatcher is None:
-            raise BadRequest(f"No pool is named {pool!r}; there are: {', '.join(self._fleet.dispatchers)}.")
+        dispatcher = self._dispatcher(pool)
         try:
             changed = with_policy(self.settings, pool, policy, params)
             settings = changed.pools[pool]
-            if settings.mode is not Mode.EARLY:
+            if settings.mode is not Mode.EARLY or POLICIES[policy].shape is Shape.BATCH:
                 _require_slots(dispatcher.pool, policy)
         except SettingsError as error:
             raise BadRequest("; ".join(error.problems)) from None
@@ -96,6 +115,23 @@ class Choosing:
         log.info("pool %s chooses by %s %s from now on, no more by %s %s", pool, policy, dict(params),
                  was.policy, was.policy_params)  # fmt: skip
         return self.state_of(pool)
+
+    def shadow(self, pool: str, policies: Sequence[str], sample: float | None) -> dict[str, Any]:
+        """Has these policies decide without effect from now on, and no others. Raises as `switch` does."""
+        self._dispatcher(pool)
+        try:
+            self.settings = with_shadows(self.settings, pool, policies, sample)
+        except SettingsError as error:
+            raise BadRequest("; ".join(error.problems)) from None
+        self._shadow(pool)
+        log.info("pool %s is shadowed by %s", pool, ", ".join(policies) or "no policy")
+        return self.state_of(pool)
+
+    def _dispatcher(self, pool: str) -> Dispatcher:
+        dispatcher = self._fleet.dispatchers.get(pool)
+        if dispatcher is None:
+            raise BadRequest(f"No pool is named {pool!r}; there are: {', '.join(self._fleet.dispatchers)}.")
+        return dispatcher
 
     # --- what there is ---------------------------------------------------------------------------------
 
@@ -113,6 +149,8 @@ class Choosing:
             "cost_unit": spec.cost_unit,
             "binding": dispatched.binding.mode.value,
             "asked_for": chooser.others,
+            "shadow_sample": settings.shadow_sample,
+            "shadows": [_shadow_state(shadow) for shadow in chooser.shadows],
             "decisions": [
                 {"policy": policy, "reason": reason, "count": count}
                 for (policy, reason), count in sorted(chooser.counts.items())
@@ -128,14 +166,27 @@ class Choosing:
         return f"<Choosing [{pools}]>"
 
 
+def _shadow_state(shadow: Shadow) -> dict[str, Any]:
+    judged = shadow.verdicts.total()
+    return {
+        "policy": shadow.seat.name,
+        "judged": judged,
+        "verdicts": {verdict.value: shadow.verdicts[verdict] for verdict in Verdict},
+        "agreement": shadow.verdicts[Verdict.AGREED] / judged if judged else None,
+        "regret": shadow.regret,
+        "cost_unit": shadow.unit,
+        "busy_s": shadow.busy_s,
+    }
+
+
 def _require_slots(pool: Pool, policy: str) -> None:
     """Raises SettingsError for workers that came while the router ran, and said no slots."""
     unknown = [worker.name for worker in pool.roster if worker.slots is None]
     if unknown:
         name = pool.rules.name
         problem = (
-            f"{', '.join(unknown)} of pool {name} has no slots, but late binding, which its policy {policy} "
-            f"asks for, needs them; set pools.{name}.slots to its max_num_seqs"
+            f"{', '.join(unknown)} of pool {name} has no slots, but its policy {policy}, which fills slots, "
+            f"needs them; set pools.{name}.slots to its max_num_seqs"
         )
         raise SettingsError([problem])
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections import Counter
 
 from router.core.budget import Budget
+from router.core.chooser import Chooser
 from router.core.health import State
+from router.core.shadows import Verdict
 from router.core.worker import Role
 from router.fleet import Fleet, Member
 from router.kv_events.fleet_events import FleetEvents
 from router.prefix_snapshot import prefix_snapshot
+from router.telemetry.choosing_gauges import ChoosingSample, ShadowSample
 from router.telemetry.samples import QueueSample, Snapshot, WorkerSample
 
 
@@ -26,8 +29,27 @@ def snapshot(fleet: Fleet, bodies: Budget, events: FleetEvents, now: float, *, r
         pairs_set_aside=sum(1 for t in fleet.topologies for _ in t.partners.pairs.set_aside(now)),
         bindings=[(name, d.pool.eligible.late_binding) for name, d in fleet.dispatchers.items()],
         prefixes=prefix_snapshot(fleet, events),
+        choosing=[_choosing(name, d.pool.chooser) for name, d in fleet.dispatchers.items()],
         workers=[_worker(member, fleet, held[member.name], now) for member in fleet],
         queues=_queues(fleet, now),
+    )
+
+
+def _choosing(pool: str, chooser: Chooser) -> ChoosingSample:
+    return ChoosingSample(
+        pool=pool,
+        policy=chooser.name,
+        shape=chooser.shape,
+        shadows=[
+            ShadowSample(
+                policy=shadow.seat.name,
+                unit=shadow.unit,
+                verdicts={verdict.value: shadow.verdicts[verdict] for verdict in Verdict},
+                regret=shadow.regret,
+                busy_s=shadow.busy_s,
+            )
+            for shadow in chooser.shadows
+        ],
     )
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from fastapi import APIRouter, Depends, Request
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from router.api.explain import add_explain
 from router.api.operations import Control
 from router.api.policies import add_policies
 from router.core.errors import BadRequest, Forbidden, Unauthorized
@@ -54,7 +55,7 @@ class Drain(BaseModel):
 
 
 def admin_routes(control: Control, now: Callable[[], float], *, guarded: bool) -> APIRouter:
-    """`/workers`, `/policies` and `/debug/state`; `guarded` asks for the administrator's key."""
+    """All admin routes; `guarded` asks for the administrator's key."""
 
     async def guard(request: Request) -> None:
         # Browsers name the page that sends a request. No page has business here, and one that an operator
@@ -66,7 +67,8 @@ def admin_routes(control: Control, now: Callable[[], float], *, guarded: bool) -
 
     routes = APIRouter(dependencies=[Depends(guard)])
     _add_workers(routes, control, now)
-    add_policies(routes, control.choosing)
+    add_policies(routes, control.deciding.choosing)
+    add_explain(routes, control.deciding.explaining)
 
     @routes.get("/debug/state")
     async def state() -> dict[str, Any]:

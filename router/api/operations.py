@@ -16,9 +16,9 @@ from starlette.exceptions import HTTPException
 from router.api.errors import error_body, error_headers, path_not_found
 from router.api.keys import Keys
 from router.api.small_bodies import SmallBodies
-from router.choosing import Choosing
 from router.core.errors import BadRequest, MethodNotAllowed, NotFound, RouterError, shown
 from router.core.request import Api
+from router.explaining import Deciding
 from router.fleet import Fleet, Member
 from router.settings.workers import WorkerSettings
 from router.telemetry.exposition import CONTENT_TYPE
@@ -31,7 +31,7 @@ class Control:
         register: (pool, worker, source) adds a worker, or each rank of it; raises RouterError when it cannot.
         ready: whether the router should get traffic, with the reason when not.
         exposition: the text of /metrics.
-        choosing: the policies of the pools.
+        deciding: the policies of the pools, and why they decide as they do.
     """
 
     def __init__(
@@ -41,14 +41,14 @@ class Control:
         register: Callable[[str, WorkerSettings, str], list[Member]],
         ready: Callable[[], str | None],
         exposition: Callable[[], bytes],
-        choosing: Choosing,
+        deciding: Deciding,
     ) -> None:
         self.fleet = fleet
         self.keys = keys
         self.register = register
         self.ready = ready
         self.exposition = exposition
-        self.choosing = choosing
+        self.deciding = deciding
 
 
 def metrics_app(control: Control) -> FastAPI:

@@ -15,13 +15,15 @@ from router.core.errors import BadRequest
 
 
 class NewPolicy(BaseModel):
-    """Body of PUT /policies: what a pool chooses by from now on."""
+    """Body of PUT /policies: what a pool chooses by from now on, or what decides in its shadow, or both."""
 
     model_config = ConfigDict(extra="forbid")
 
     pool: str | None = None
-    policy: str
+    policy: str | None = None
     params: dict[str, Any] = Field(default_factory=dict)
+    shadow_policies: list[str] | None = None
+    shadow_sample: float | None = None
 
 
 def add_policies(routes: APIRouter, choosing: Choosing) -> None:
@@ -34,7 +36,19 @@ def add_policies(routes: APIRouter, choosing: Choosing) -> None:
     @routes.put("/policies")
     @routes.post("/policies")
     async def switch(new: NewPolicy) -> dict[str, Any]:
-        return choosing.switch(new.pool or _only_pool(choosing), new.policy, new.params)
+        return _change(choosing, new)
+
+
+def _change(choosing: Choosing, new: NewPolicy) -> dict[str, Any]:
+    """Raises BadRequest when nothing is asked for, or when it is refused."""
+    pool = new.pool or _only_pool(choosing)
+    if new.policy is None and new.shadow_policies is None:
+        raise BadRequest("Say policy, or shadow_policies, or both.")
+    if new.shadow_policies is not None:
+        state = choosing.shadow(pool, new.shadow_policies, new.shadow_sample)
+    if new.policy is not None:
+        state = choosing.switch(pool, new.policy, new.params)
+    return state
 
 
 def _only_pool(choosing: Choosing) -> str:

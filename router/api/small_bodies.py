@@ -16,6 +16,8 @@ from router.core.errors import BodyTooLarge, ClientGone
 from router.core.request import Api
 
 MAX_BYTES = 64 * 1024
+_LARGER = {"/route/explain": 1024 * 1024}
+"""Paths whose bodies are whole requests of clients."""
 _WITHOUT_BODY = frozenset({"GET", "HEAD", "OPTIONS"})
 
 Message = MutableMapping[str, Any]
@@ -32,7 +34,7 @@ class SmallBodies:
             await self._app(scope, receive, send)
             return
         try:
-            body = await _read(receive)
+            body = await _read(receive, _LARGER.get(scope["path"], MAX_BYTES))
         except ClientGone:
             return
         except BodyTooLarge as error:
@@ -42,12 +44,12 @@ class SmallBodies:
         await self._app(scope, _replay(body, receive), send)
 
 
-async def _read(receive: Receive) -> bytes:
+async def _read(receive: Receive, most: int) -> bytes:
     body = b""
     async for piece in pieces_of(receive):
         body += piece
-        if len(body) > MAX_BYTES:
-            raise BodyTooLarge(f"The body of an operation has at most {MAX_BYTES} bytes.")
+        if len(body) > most:
+            raise BodyTooLarge(f"The body of an operation has at most {most} bytes.")
     return body
 
 

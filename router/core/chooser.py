@@ -117,6 +117,11 @@ class Chooser:
         return self._main.name
 
     @property
+    def shape(self) -> str:
+        """How its own policy decides: on one request, on pairs of workers, on all that wait."""
+        return "batch" if self.by_batch else "pair" if self._main.by_pairs else "one"
+
+    @property
     def policy(self) -> AnyPolicy:
         return self._main.policy
 
@@ -171,6 +176,20 @@ class Chooser:
             self._others[name] = seat
             self._bind(seat)
         self._others[name] = seat  # the one asked for last is last
+        return seat
+
+    def peek(self, request: Request) -> Seat:
+        """The same without a trace: a policy that nobody asked for before is made and not kept."""
+        name = request.policy
+        known = None if name is None or name == self._main.name else self._others.get(name)
+        if known is not None or name is None or name == self._main.name:
+            return known or self._main
+        policy = self.make(name)
+        if policy is None:
+            return self._main
+        seat = Seat(name, policy)
+        if seat.binds is not None and self.prefixes is not None:
+            seat.binds.bind(Borrowed(self.prefixes))
         return seat
 
     def _drop(self, seat: Seat, error: Exception) -> None:

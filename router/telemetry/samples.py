@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from router.core.engine_stats import EngineStats
+from router.telemetry.choosing_gauges import ChoosingSample
 from router.telemetry.prefix_gauges import PrefixSnapshot
 
 
@@ -92,6 +93,7 @@ class Snapshot:
         pairs_set_aside: prefill and decode workers that may not hand over KV for a while.
         bindings: (pool, whether its requests wait for a free slot) of each pool.
         prefixes: what workers are believed to hold.
+        choosing: the policy of each pool.
     """
 
     now: float
@@ -103,5 +105,6 @@ class Snapshot:
     pairs_set_aside: int = 0
     bindings: Sequence[tuple[str, bool]] = ()
     prefixes: PrefixSnapshot = field(default_factory=PrefixSnapshot)
+    choosing: Sequence[ChoosingSample] = ()
     workers: Sequence[WorkerSample] = ()
     queues: Sequence[QueueSample] = ()

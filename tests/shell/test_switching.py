@@ -45,8 +45,8 @@ class Scene:
 
     def __init__(self, settings: Settings) -> None:
         self.fleet = Fleet(Budget("in flight", 10_000))
-        self.choosing = Choosing(self.fleet, settings)
         self.now = asyncio.get_running_loop().time
+        self.choosing = Choosing(self.fleet, settings, self.now)
         self.served = 0
         self.asked: list[asyncio.Task[None]] = []
 
