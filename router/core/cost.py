@@ -25,6 +25,7 @@ __all__ = [
     "prefill_own_s",
     "prefill_slowdown_s",
     "prefill_wait_s",
+    "slot_wait_s",
     "slowdown_bound_s",
     "slowdown_s",
     "step_after_s",
@@ -151,6 +152,19 @@ def kv_wait_s(step: StepModel, residents: Iterable[Lease], needed_tokens: float,
         wait_tokens = left
         needed_tokens -= held + left
         if needed_tokens <= 0:
+            break
+    return step.steps(wait_tokens) * step_s
+
+
+def slot_wait_s(step: StepModel, residents: Iterable[Lease], needed: int, step_s: float) -> float:
+    """Seconds until `needed` more sequences may run than do now; 0 or less waits for nobody."""
+    if needed <= 0:
+        return 0.0
+    wait_tokens = 0.0
+    for left, count in sorted([(_left(lease), lease.request.sequences) for lease in residents]):
+        wait_tokens = left
+        needed -= count
+        if needed <= 0:
             break
     return step.steps(wait_tokens) * step_s
 

@@ -14,6 +14,7 @@ from router.core.cost import (
     prefill_own_s,
     prefill_slowdown_s,
     prefill_wait_s,
+    slot_wait_s,
     slowdown_bound_s,
     slowdown_s,
     step_after_s,
@@ -140,6 +141,14 @@ def test_kv_is_waited_for_until_enough_of_those_there_have_ended() -> None:
     assert kv_wait_s(A40, there, 2_151, 0.02) == pytest.approx(300 * 0.02)
     assert kv_wait_s(A40, there, 3_600, 0.02) == pytest.approx(1_000 * 0.02)
     assert kv_wait_s(A40, there, 10**6, 0.02) == pytest.approx(1_000 * 0.02)
+
+
+def test_a_slot_is_waited_for_until_enough_sequences_have_ended() -> None:
+    there = [_lease(expected=300), _lease(expected=100, sequences=2), _lease(expected=1_000)]
+    assert slot_wait_s(A40, there, 0, 0.02) == 0.0
+    assert slot_wait_s(A40, there, 2, 0.02) == pytest.approx(50 * 0.02)
+    assert slot_wait_s(A40, there, 3, 0.02) == pytest.approx(300 * 0.02)
+    assert slot_wait_s(A40, there, 9, 0.02) == pytest.approx(1_000 * 0.02)
 
 
 @given(

@@ -159,6 +159,7 @@ def _add(server: Server, sign: int) -> None:
 
 LOAD_POLICIES = [
     "cache_aware",
+    "calibrated",
     "least_requests",
     "least_tokens",
     "least_work",
@@ -231,7 +232,9 @@ def test_the_registry_tells_what_a_policy_is(name: str) -> None:
     assert spec.roles
     assert spec.cost_unit
     assert "seed=1" in repr(chooser)
-    assert isinstance(chooser, Commits) == (name in {"cache_aware", "preble", "round_robin"})
+    assert isinstance(chooser, Commits) == (
+        name in {"cache_aware", "calibrated", "joint", "preble", "round_robin"}
+    )
 
 
 def test_session_affinity_is_not_for_decode_pools() -> None:
