@@ -25,6 +25,7 @@ def test_the_names_are_those_of_the_design() -> None:
         "balance_route_h",
         "cache_aware",
         "calibrated",
+        "joint",
         "preble",
         "random",
         "round_robin",
