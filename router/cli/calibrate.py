@@ -132,7 +132,7 @@ def run(args: argparse.Namespace) -> int:
     except (KeyboardInterrupt, asyncio.CancelledError):
         return _refuse("stopped; nothing was written", EXIT_INTERRUPTED)
     out.print(render(found))
-    out.print(f"written to {args.out}; use it with pointsman serve --calibration {args.out}", highlight=False)
+    print(f"written to {args.out}; use it with pointsman serve --calibration {args.out}")
     return EXIT_OK
 
 

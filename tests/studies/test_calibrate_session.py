@@ -56,8 +56,8 @@ def error_of(worker: WorkerMeasured, roofline: Roofline = A40) -> tuple[float, f
 
 @pytest.fixture(scope="module")
 def two() -> CalibrationFile:
-    """Two alike, measured in full."""
-    return calibrated(colocated("a", "b"), {name: MockSettings() for name in "ab"})
+    """Two alike."""
+    return calibrated(colocated("a", "b"), {name: MockSettings() for name in "ab"}, effort=QUICK)
 
 
 def test_the_laws_of_an_engine_are_found_within_a_tenth(two: CalibrationFile) -> None:

@@ -52,6 +52,14 @@ class Room:
         """KV that a measurement may fill."""
         return int(_KV_SHARE * (self.kv_tokens or _UNKNOWN_KV_TOKENS))
 
+    def fits(self, sequences: int, context_tokens: int, output_tokens: int) -> bool:
+        """Whether so many sequences run at once."""
+        return (
+            (self.slots is None or sequences <= self.slots)
+            and context_tokens <= self.longest(output_tokens)
+            and sequences * (context_tokens + output_tokens) <= self.usable_kv_tokens
+        )
+
     def longest(self, output_tokens: int) -> int:
         """Longest prompt beside so much output."""
         kv = self.usable_kv_tokens
@@ -64,7 +72,8 @@ class Effort:
 
     Attributes:
         repeats: measurements of each prompt length that count; one more comes before them and does not.
-        steps: decode steps that are watched at each point.
+        batches: times that each batch of decodes is measured; the median counts.
+        steps: decode steps that are watched each time.
     """
 
     quick: bool = False
@@ -72,6 +81,10 @@ class Effort:
     @property
     def repeats(self) -> int:
         return 2 if self.quick else 3
+
+    @property
+    def batches(self) -> int:
+        return 1 if self.quick else 3
 
     @property
     def steps(self) -> int:
@@ -143,11 +156,8 @@ def _sizes(room: Room, sizes: set[int], context: int, output_tokens: int) -> set
 
 
 def _fits(room: Room, sequences: int, context: int, output_tokens: int) -> bool:
-    return (
-        (room.slots is None or sequences <= room.slots)
-        and sequences * (context + output_tokens) <= room.usable_kv_tokens
-        and (sequences == 1 or sequences * context <= _FILL_TOKENS)
-    )
+    few = sequences == 1 or sequences * context <= _FILL_TOKENS
+    return few and room.fits(sequences, context, output_tokens)
 
 
 def full_sequences(room: Room, context_tokens: int) -> int:

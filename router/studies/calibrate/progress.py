@@ -72,4 +72,4 @@ def _show(progress: Progress, task: TaskID, tally: Tally) -> None:
 async def _lines(tally: Tally, console: Console) -> None:
     while True:
         await asyncio.sleep(_LINE_EVERY_S)
-        console.print(f"{tally.done}/{tally.planned} measured; {tally.text}", highlight=False)
+        console.print(f"{tally.done}/{tally.planned} measured; {tally.text}", highlight=False, soft_wrap=True)

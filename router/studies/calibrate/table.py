@@ -41,7 +41,7 @@ def _table(title: str, *headings: str) -> Table:
     table = Table(title=title, title_justify="left", pad_edge=False)
     for heading in headings:
         table.add_column(heading, justify="right")
-    table.columns[0].justify = "left"
+    table.columns[0].justify, table.columns[0].no_wrap = "left", True
     return table
 
 
@@ -52,7 +52,7 @@ def _prefills(calibration: CalibrationFile) -> RenderableType:
         "base (ms)",
         "µs/token",
         "ns/token²",
-        "1k tokens (ms)",
+        "1k (ms)",
         "off by",
     )
     for name, worker in calibration.workers.items():
@@ -75,9 +75,9 @@ def _steps(calibration: CalibrationFile) -> RenderableType:
         "Decode step with n sequences over KV tokens: base + n + KV",
         "",
         "base (ms)",
-        "µs/sequence",
+        "µs/seq.",
         "µs/1k KV",
-        "most n, KV seen",
+        "most n, KV",
         "off by",
     )
     for name, worker in calibration.workers.items():
