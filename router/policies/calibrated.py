@@ -109,8 +109,8 @@ from router.policies.output_length import OutputLengths
 from router.policies.spec import PolicySpec, number, whole, word
 from router.policies.table import drawn_table, request_terms
 
-_MANY = 2_048
-"""Requests in flight above which residents are priced by their sums: one by one takes a quarter of a
+_MANY = 512
+"""Requests in flight above which residents are priced by their sums: one by one takes up to half a
 microsecond each."""
 _TIGHT_TTFT = 2.5
 
@@ -192,7 +192,7 @@ class Calibrated:
             Row(
                 worker=w.name,
                 total=compared.costs[index],
-                terms=request_terms(w) if prices is None else _terms(prices[index], w),
+                terms=request_terms(w) if prices is None else {**prices[index].terms, "warmup": w.warmup},
                 tier=0 if index in among else None,
                 order=0.0 if orders is None else orders[index],
                 reason=compared.reason if index in among else _why_not(prices, index),
@@ -253,10 +253,13 @@ class Calibrated:
         prefill_only = all(w.role is Role.PREFILL for w in workers)
         whole = request.handover is None and not request.split
         demand = Demand(request.prompt_tokens, output_tokens, request.sequences)
+        decodes = not prefill_only and output_tokens > 0
         return Ask(
             demand,
             prefills=prefill_only or whole,
-            decodes=not prefill_only and output_tokens > 0,
+            decodes=decodes,
+            mean_kv_tokens=demand.mean_kv_tokens,
+            final_kv_tokens=demand.final_kv_tokens if decodes else request.prompt_tokens,
             sigma=self.params.tight_sigma if request.slo == "tight" else 1.0,
             now=now,
             fresh_from=now - self.params.stats_max_age_s,
@@ -296,7 +299,7 @@ class Calibrated:
             if long_tokens is None:
                 return False
             tight_s = _TIGHT_TTFT * min([step.prefill_s(long_tokens) for step in steps])
-        return min([price.wait for price in prices]) > tight_s
+        return min([price.ready for price in prices]) > tight_s
 
     # --- what it remembers ---------------------------------------------------------------------------------
 
@@ -327,13 +330,6 @@ class CalibratedByPrefix(Calibrated):
 
 def _new(params: Parameters, seed: int) -> Calibrated:
     return CalibratedByPrefix(params, seed) if params.prefixes == "yes" else Calibrated(params, seed)
-
-
-def _terms(price: Price, worker: WorkerView) -> dict[str, float]:
-    terms = {**price.terms, "warmup": worker.warmup}
-    if price.pressure is not None:
-        terms["pressure"] = price.pressure
-    return terms
 
 
 def _why_not(prices: Sequence[Price] | None, index: int) -> str:

@@ -13,13 +13,9 @@ from router.core.cost import (
     Demand,
     kv_wait_s,
     prefill_backlog_s,
-    prefill_own_s,
-    prefill_slowdown_s,
     prefill_wait_s,
     slot_wait_s,
-    slowdown_bound_s,
     slowdown_s,
-    step_after_s,
 )
 from router.core.lease import Lease
 from router.core.step_model import StepModel
@@ -35,6 +31,7 @@ class Ask(NamedTuple):
 
     Attributes:
         prefills, decodes: which parts of it the worker would do.
+        mean_kv_tokens, final_kv_tokens: that it holds there on average and at its end.
         sigma: how much its own seconds weigh.
         fresh_from: a scrape taken before is not used (s).
         exact: whether residents are looked at one by one, rather than their sums.
@@ -43,6 +40,8 @@ class Ask(NamedTuple):
     demand: Demand
     prefills: bool
     decodes: bool
+    mean_kv_tokens: float
+    final_kv_tokens: float
     sigma: float
     now: float
     fresh_from: float
@@ -72,74 +71,111 @@ class Weights:
 
 
 class Price(NamedTuple):
-    """The terms at one worker.
+    """The terms at one worker, in seconds but for the queue and the pressure.
 
     Attributes:
-        wait: until it could begin, as far as can be foreseen (s).
+        total: what is compared, with the factor of a worker that warms up.
         pressure: KV after it was admitted, at its end, over the capacity; None while that is unknown.
-        terms: what `total` is made of, by name with the unit.
-        total: seconds, with the factor of a worker that warms up.
+        backlog: prefills that are queued before it, and in the paper's form its share of what is left to
+            decode.
+        size: in the paper's form, its own.
+        queue: requests; room: until its KV and its sequences have room.
+        stall: those who decode there and stand still for its prefill.
+        ready: until it could begin, as far as can be foreseen.
     """
 
     total: float
-    wait: float
     pressure: float | None
-    terms: dict[str, float]
+    ready: float
+    backlog: float = 0.0
+    transfer: float = 0.0
+    room: float = 0.0
+    prefill: float = 0.0
+    decode: float = 0.0
+    size: float = 0.0
+    slowdown: float = 0.0
+    stall: float = 0.0
+    queue: float = 0.0
 
     @property
     def fits(self) -> bool:
         return self.pressure is None or self.pressure <= 1.0
 
+    @property
+    def terms(self) -> dict[str, float]:
+        """All of them by name with the unit, for those who ask why; what is 0 is left out."""
+        fields = self._asdict()
+        named = {f"{name}_s": fields[name] for name in _SECONDS if fields[name]}
+        if self.queue:
+            named["queue_requests"] = self.queue
+        return named if self.pressure is None else {**named, "pressure": self.pressure}
+
+
+_SECONDS = ("backlog", "transfer", "room", "prefill", "decode", "size", "slowdown", "stall")
+
 
 def physical(offer: Offer, ask: Ask, weights: Weights) -> Price:
-    """Seconds until it is done, times sigma, and those that it costs the others there."""
-    worker, step, cached_tokens, wait_s = offer
-    demand, own_prefill_s, others_s = ask.demand, 0.0, 0.0
-    terms = {"transfer_s": wait_s} if wait_s else {}
+    """Seconds until it is done, times sigma, and those that it costs the others there.
+
+    The terms of `router.core.cost`, written out: a call of each for every worker costs more than they do.
+    """
+    worker, step, cached_tokens, transfer_s = offer
+    backlog_s = prefill_s = room_s = decode_s = slowdown_s = stall_s = 0.0
+    kv_tokens, demand = worker.kv_tokens, ask.demand
     if ask.prefills:
-        own_prefill_s = prefill_own_s(step, demand.prompt_tokens, cached_tokens)
-        terms["backlog_s"] = backlog_s = queued_s(worker, step, ask)
-        terms["prefill_s"] = own_prefill_s
-        wait_s += backlog_s
-    own_s = own_prefill_s
+        prefill_s = step.prefill_s(demand.prompt_tokens - cached_tokens, cached_tokens)
+        backlog_s = queued_s(worker, step, ask)
     if ask.decodes:
-        after_s = step_after_s(step, worker.sequences, worker.kv_tokens, demand)
-        terms["room_s"] = room_s = _room_s(worker, step, ask, after_s)
-        terms["decode_s"] = decode_s = step.steps(demand.output_tokens) * after_s
-        terms["slowdown_s"] = others_s = _slowdown_s(worker, step, ask)
-        if own_prefill_s:
-            terms["stall_s"] = stall_s = prefill_slowdown_s(own_prefill_s, worker.sequences)
-            others_s += stall_s
-        wait_s += room_s
-        own_s += decode_s
-    total = (ask.sigma * (wait_s + own_s) + weights.resident * others_s) * worker.warmup
-    return Price(total, wait_s, _pressure(worker, ask), terms)
+        sequences = worker.sequences
+        growth_s = step.step_per_sequence_s * demand.sequences + step.step_per_kv_token_s * ask.mean_kv_tokens
+        after_s = (
+            step.step_base_s
+            + step.step_per_sequence_s * sequences
+            + step.step_per_kv_token_s * kv_tokens
+            + growth_s
+        )
+        decode_s = demand.output_tokens * after_s / step.tokens_per_step
+        room_s = _room_s(worker, step, ask, after_s)
+        slowdown_s = _slowdown_s(worker, step, ask, growth_s)
+        stall_s = prefill_s * sequences
+    ready_s = transfer_s + backlog_s + room_s
+    own_s = ask.sigma * (ready_s + prefill_s + decode_s)
+    total = (own_s + weights.resident * (slowdown_s + stall_s)) * worker.warmup
+    return Price(
+        total,
+        _pressure(worker, kv_tokens, ask),
+        ready_s,
+        backlog_s,
+        transfer_s,
+        room_s,
+        prefill_s,
+        decode_s,
+        slowdown=slowdown_s,
+        stall=stall_s,
+    )
 
 
 def paper(offer: Offer, ask: Ask, weights: Weights) -> Price:
     """The paper's sum of backlog, own size and queue, with the backlog of a decode over the operating
     concurrency."""
     worker, step, cached_tokens, _ = offer
-    demand, backlog_s, size_s = ask.demand, 0.0, 0.0
-    pressure = _pressure(worker, ask)
-    terms: dict[str, float] = {}
+    demand, backlog_s, size_s, room_s = ask.demand, 0.0, 0.0, 0.0
+    pressure = _pressure(worker, worker.kv_tokens, ask)
     if ask.prefills:
         backlog_s = queued_s(worker, step, ask)
-        size_s = prefill_own_s(step, demand.prompt_tokens, cached_tokens)
-    wait_s = backlog_s
+        size_s = step.prefill_s(demand.prompt_tokens - cached_tokens, cached_tokens)
+    ready_s = backlog_s
     if ask.decodes:
         token_s = operating_token_s(step, worker.kv_capacity_tokens, weights.concurrency)
         backlog_s += token_s * worker.remaining_tokens / weights.concurrency
         over = max((pressure or 0.0) - _CALM_PRESSURE, 0.0)
         size_s += demand.output_tokens * token_s * (1.0 + weights.pressure * over)
         if pressure is not None and pressure > 1.0:
-            wait_s += _room_s(worker, step, ask, token_s)
-        terms["token_s"] = token_s
+            room_s = _room_s(worker, step, ask, token_s)
     queue = worker.in_flight + foreign(worker, ask)
-    terms |= {"backlog_s": backlog_s, "size_s": size_s, "queue_requests": queue}
-    own_s = weights.backlog * backlog_s + weights.size * size_s
-    total = (ask.sigma * own_s + weights.queue_s * queue) * worker.warmup
-    return Price(total, wait_s, pressure, terms)
+    own_s = ask.sigma * (weights.backlog * backlog_s + weights.size * size_s)
+    total = (own_s + weights.queue_s * queue) * worker.warmup
+    return Price(total, pressure, ready_s + room_s, backlog=backlog_s, room=room_s, size=size_s, queue=queue)
 
 
 def operating_token_s(step: StepModel, kv_capacity_tokens: int | None, concurrency: int) -> float:
@@ -156,16 +192,14 @@ def operating_token_s(step: StepModel, kv_capacity_tokens: int | None, concurren
 def queued_s(worker: WorkerView, step: StepModel, ask: Ask) -> float:
     """Seconds of prefill that stand before it: the worker's own queue, and what others have sent there, each
     taken for one like the request at hand."""
-    beyond_s = 0.0
-    strangers = foreign(worker, ask)
-    if strangers:
-        beyond_s = strangers * step.prefill_s(ask.demand.prompt_tokens)
-    if not worker.queued_tokens:
+    strangers, queued_tokens = foreign(worker, ask), worker.queued_tokens
+    beyond_s = strangers * step.prefill_s(ask.demand.prompt_tokens) if strangers else 0.0
+    if not queued_tokens:
         return beyond_s
     residents = _residents(worker) if ask.exact else ()
     if residents:
         return beyond_s + prefill_wait_s(step, residents, ask.now)
-    return beyond_s + prefill_backlog_s(step, 1, worker.queued_tokens)
+    return beyond_s + prefill_backlog_s(step, 1, queued_tokens)
 
 
 def foreign(worker: WorkerView, ask: Ask) -> int:
@@ -176,12 +210,9 @@ def foreign(worker: WorkerView, ask: Ask) -> int:
     return max(stats.waiting - worker.in_flight, 0)
 
 
-def _pressure(worker: WorkerView, ask: Ask) -> float | None:
+def _pressure(worker: WorkerView, kv_tokens: int, ask: Ask) -> float | None:
     capacity = worker.kv_capacity_tokens
-    if not capacity:
-        return None
-    needed = ask.demand.final_kv_tokens if ask.decodes else ask.demand.prompt_tokens
-    return (worker.kv_tokens + needed) / capacity
+    return (kv_tokens + ask.final_kv_tokens) / capacity if capacity else None
 
 
 def _room_s(worker: WorkerView, step: StepModel, ask: Ask, step_s: float) -> float:
@@ -200,11 +231,12 @@ def _room_s(worker: WorkerView, step: StepModel, ask: Ask, step_s: float) -> flo
     return min(share, 1.0) * step.steps(mean_tokens) * step_s
 
 
-def _slowdown_s(worker: WorkerView, step: StepModel, ask: Ask) -> float:
+def _slowdown_s(worker: WorkerView, step: StepModel, ask: Ask, growth_s: float) -> float:
     residents = _residents(worker) if ask.exact else ()
     if residents:
         return slowdown_s(step, ask.demand, residents)
-    return slowdown_bound_s(step, ask.demand, worker.sequences, worker.remaining_tokens)
+    shared = min(worker.remaining_tokens, worker.sequences * ask.demand.output_tokens)
+    return growth_s * shared / step.tokens_per_step
 
 
 def _residents(worker: WorkerView) -> Iterable[Lease]:
