@@ -110,7 +110,9 @@ class Tokenizer:
         return self._encoded(text, special=values.get("add_special_tokens") is True)
 
     def _encoded(self, text: str, *, special: bool) -> tuple[int, ...]:
-        return tuple(self._fast.encode(text, add_special_tokens=special).ids)
+        # Twice as fast as `encode`, which also says where in the text each token stands.
+        [encoded] = self._fast.encode_batch_fast([text], add_special_tokens=special)
+        return tuple(encoded.ids)
 
     def _compiled(self, text: str) -> ChatTemplate:
         from jinja2 import TemplateError  # noqa: PLC0415 - optional

@@ -8,13 +8,15 @@ from pathlib import Path
 from router.core.health import HEALTH, Sign, State
 from router.core.phase import FINAL, PHASES, Phase, Step
 from router.core.retry import OF_A_HANDLE, OUTCOMES, SENT_IN_VAIN, SPLIT_TRIES, TRIES, Again, Failure, Leg
+from router.core.trust import TRUST, Trust, TrustSignal
+from router.kv_events.knowledge import KNOWLEDGE, Known, Learned
 
 PAGE = Path(__file__).parents[2] / "docs" / "states.md"
 
 _HEAD = """# The tables
 
-Made from `router/core/{health,phase,retry}.py` by `python -m tests.core.write_states`; a test fails when this
-copy is old. Do not edit it.
+Made from `router/core/{health,phase,retry,trust}.py` and `router/kv_events/knowledge.py` by
+`python -m tests.core.write_states`; a test fails when this copy is old. Do not edit it.
 """
 _HEALTH = """## Health of a worker
 
@@ -38,11 +40,21 @@ Before commit, at once. "other_worker" is the same leg elsewhere, and a handle t
 only when not a byte of it was sent: a handle that a decode engine may have seen is never used again.
 """
 
+_TRUST = """## How far the prefix index is relied upon for a worker
+
+By what was learned about our knowledge of it ([kv-events.md](kv-events.md)). It begins approximate.
+"""
+_KNOWLEDGE = """## What is known of a worker's blocks from its events
+
+And, behind an arrow, what the prefix index is told. A worker that is not followed is not in this table.
+"""
+
 
 def render() -> str:
     """The whole page."""
     parts = [_HEAD, _HEALTH, _health(), _PHASES, _phases(), _RETRIES, _retries(), _SPLIT_RETRIES]
-    return "\n".join([*parts, _split_retries()])
+    parts += [_split_retries(), _TRUST, _trust(), _KNOWLEDGE, _knowledge()]
+    return "\n".join(parts)
 
 
 def _diagram(start: str, edges: Mapping[tuple[str, str], Iterable[str]], ends: Iterable[str]) -> str:
@@ -95,6 +107,31 @@ def _split_retries() -> str:
 
 def _again(again: Again, tries: int) -> str:
     return again.value if again is not Again.OTHER_WORKER else f"{again.value}, {tries}"
+
+
+def _trust() -> str:
+    rungs = list(Trust)
+    lines = [f"| learned | {' | '.join(trust.value for trust in rungs)} |", "|---" * (len(rungs) + 1) + "|"]
+    for signal in TrustSignal:
+        cells = (TRUST[trust, signal].value if TRUST[trust, signal] is not trust else "" for trust in rungs)
+        lines.append(f"| {signal.value} | {' | '.join(cells)} |")
+    return "\n".join([*lines, ""])
+
+
+def _knowledge() -> str:
+    states = list(Known)
+    lines = [f"| learned | {' | '.join(known.value for known in states)} |", "|---" * (len(states) + 1) + "|"]
+    lines += [
+        f"| {learned.value} | {' | '.join(_step(known, learned) for known in states)} |"
+        for learned in Learned
+    ]
+    return "\n".join([*lines, ""])
+
+
+def _step(known: Known, learned: Learned) -> str:
+    after, signal = KNOWLEDGE[known, learned]
+    said = "" if signal is None else f" → {signal.value}"
+    return f"{'' if after is known else after.value}{said}".strip()
 
 
 if __name__ == "__main__":
