@@ -40,6 +40,7 @@ from router.kv_events.listeners import KvEventListeners
 from router.kv_events.locate import Locator
 from router.kv_events.wire import Wire
 from router.leg import Legs
+from router.length_files import LengthFiles
 from router.peers import Peers
 from router.poller import Periods, Poller
 from router.prefill_leg import PrefillLegs
@@ -125,6 +126,7 @@ class Router:
         self.request_log = _request_log(settings, self.metrics)
         self.choosing = Choosing(self.fleet, settings, world.now)
         self._make_pools(in_flight)
+        self.length_files = self._length_files()
         self._make_topologies()
         self._make_path(in_flight)
         self.poller = Poller(
@@ -173,6 +175,13 @@ class Router:
             )
             self.fleet.add_pool(dispatcher, pool.model)
         self.choosing.adopt()
+
+    def _length_files(self) -> LengthFiles | None:
+        state, world = self.settings.state, self._world
+        if state.dir is None:
+            return None
+        pools = {name: d.pool.ledger.forecasts for name, d in self.fleet.dispatchers.items()}
+        return LengthFiles(state.dir, pools, world.now, world.wall, interval_s=state.save_interval_s)
 
     def _make_topologies(self) -> None:
         for pair in self.settings.pairs:
@@ -256,6 +265,9 @@ class Router:
         self.supervisor.start("kv events", self.events.run)
         if self.request_log is not None:
             self.supervisor.start("request log", self.request_log.run)
+        if self.length_files is not None:
+            self.length_files.restore()
+            self.supervisor.start("length files", self.length_files.run)
         for number in range(RELEASES_AT_ONCE if self.settings.pairs else 0):
             self.supervisor.start(f"releases {number}", self.releases.work)
         for name, pool in self.settings.pools.items():
@@ -287,6 +299,8 @@ class Router:
         for dispatcher in self.fleet.dispatchers.values():
             dispatcher.refuse_all(Overloaded("The router is shutting down."))
         await self.upstream.aclose()
+        if self.length_files is not None:
+            self.length_files.save()
         if self.request_log is not None:
             await self.request_log.aclose()
 

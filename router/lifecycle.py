@@ -84,8 +84,8 @@ async def _run(settings: Settings) -> int:
     )
     try:
         router = Router(settings, world)
-    except (OSError, ValueError) as error:  # the request log cannot be written, or its salt is none
-        log.error("the request log cannot be used: %s", error)  # noqa: TRY400 - it needs no stack trace
+    except (OSError, ValueError) as error:  # the request log or the state cannot be written, or no salt read
+        log.error("a file of the router cannot be used: %s", error)  # noqa: TRY400 - it needs no stack trace
         return 1
     process = Process(router, world)
     signals = Signals(loop)

@@ -148,6 +148,7 @@ FLAGS: Final[tuple[Flag, ...]] = (
     ),
     Flag("--model", ("pools.*.model",), "NAME"),
     Flag("--slots", ("pools.*.slots",), "N"),
+    Flag("--state-dir", ("state.dir",), "FOLDER"),
     Flag("--dp-size", ("pools.*.dp_size",), "N", alias="--intra-node-data-parallel-size"),
     Flag(
         "--pd-disaggregation",

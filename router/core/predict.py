@@ -181,6 +181,16 @@ class LengthPredictor:
         self.lengths_of(traits.model).add(tokens, now, ended=ended)
         self.tenants.learn(traits.tenant, traits.model, tokens, ended=ended)
 
+    def copy(self) -> LengthPredictor:
+        """The same, with a future of its own: for somebody else to look at while this one learns."""
+        twin = LengthPredictor(self.settings, self.salt)
+        twin.prompts, twin.templates = self.prompts.copy(), self.templates.copy()
+        twin.models = OrderedDict((model, lengths.copy()) for model, lengths in self.models.items())
+        twin.tenants = self.tenants.copy()
+        twin.records = {source: record.copy() for source, record in self.records.items()}
+        twin.overall = self.overall.copy()
+        return twin
+
     def lengths_of(self, model: str) -> RecentLengths:
         """The lengths of a model, new ones if it has none; the model used longest ago makes room."""
         settings = self.settings

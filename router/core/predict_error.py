@@ -147,6 +147,12 @@ class ErrorRecord:
             mae_tokens=self._mae_tokens,
         )
 
+    def copy(self) -> ErrorRecord:
+        """The same errors, with a future of their own; the verdict is passed anew."""
+        twin = ErrorRecord()
+        twin.restore(self.errors(), self._at)
+        return twin
+
     def restore(self, errors: Errors, now: float) -> None:
         """Goes on from errors that were saved."""
         self._samples, self._at = errors.samples, now

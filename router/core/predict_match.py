@@ -82,6 +82,12 @@ class MatchedLengths:
         self._by_hash.move_to_end(key)
         return known
 
+    def copy(self) -> MatchedLengths:
+        """The same lengths, with a future of their own."""
+        twin = MatchedLengths(self._limit, self._lengths, self._half_life_s)
+        twin._by_hash = OrderedDict((key, lengths.copy()) for key, lengths in self._by_hash.items())
+        return twin
+
     def items(self) -> list[tuple[int, RecentLengths]]:
         """The hash used longest ago first."""
         return list(self._by_hash.items())

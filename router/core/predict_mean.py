@@ -54,6 +54,12 @@ class TenantMeans:
         if len(self._means) > self._limit:
             self._means.popitem(last=False)
 
+    def copy(self) -> TenantMeans:
+        """The same means, with a future of their own."""
+        twin = TenantMeans(self._limit, self._memory)
+        twin._means = OrderedDict((key, Mean(mean.tokens, mean.samples)) for key, mean in self._means.items())
+        return twin
+
     def items(self) -> list[tuple[str, str, Mean]]:
         """(tenant, model, mean), the one used longest ago first."""
         return [(tenant, model, mean) for (tenant, model), mean in self._means.items()]

@@ -17,6 +17,9 @@ from router.core.predict_survival import RecentLengths
 
 VERSION = 1
 
+_OF_A_MATCH = 64
+"""Newest lengths of a prompt or template that are saved. All of them would be a second of work."""
+
 
 class SavedLengths(msgspec.Struct, frozen=True):
     """Lengths of one kind, oldest first: tokens, negative for one that was cut, and age (s) of each."""
@@ -104,9 +107,9 @@ def _restore_errors(predictor: LengthPredictor, errors: Mapping[str, Errors], no
 
 
 def _save_matches(matches: MatchedLengths, now: float) -> dict[str, SavedLengths]:
-    return {f"{key:016x}": _save(lengths, now) for key, lengths in matches.items()}
+    return {f"{key:016x}": _save(lengths, now, _OF_A_MATCH) for key, lengths in matches.items()}
 
 
-def _save(lengths: RecentLengths, now: float) -> SavedLengths:
-    entries = lengths.lengths(now)
+def _save(lengths: RecentLengths, now: float, most: int | None = None) -> SavedLengths:
+    entries = lengths.lengths(now, most)
     return SavedLengths([tokens for tokens, _ in entries], [round(age_s, 1) for _, age_s in entries])

@@ -223,10 +223,24 @@ class RecentLengths:
             self._table = (curve, horizon, curve.table(horizon))
         return self._table[2]
 
-    def lengths(self, now: float) -> list[tuple[int, float]]:
-        """(tokens, age in s) of each, oldest first; tokens are negative for a cut one."""
-        order = [*range(self._next, len(self._tokens)), *range(self._next)]
-        return [(self._tokens[n], now - self._at[n]) for n in order]
+    def copy(self) -> RecentLengths:
+        """The same lengths, with a future of their own; its curve is made when somebody asks."""
+        twin = RecentLengths(self._limit, self.half_life_s)
+        twin._tokens, twin._at = self._tokens[:], self._at[:]
+        twin._next, twin._weight, twin._newest = self._next, self._weight, self._newest
+        return twin
+
+    def lengths(self, now: float, most: int | None = None) -> list[tuple[int, float]]:
+        """(tokens, age in s) of each, oldest first; tokens are negative for a cut one.
+
+        Args:
+            most: only so many of the newest, at least 1; None: all.
+        """
+        start = self._next
+        tokens, at = self._tokens[start:] + self._tokens[:start], self._at[start:] + self._at[:start]
+        if most is not None:
+            tokens, at = tokens[-most:], at[-most:]
+        return [(length, now - then) for length, then in zip(tokens, at, strict=True)]
 
     def _decay(self, age_s: float) -> float:
         return math.exp2(-max(age_s, 0.0) / self.half_life_s) if age_s < 60 * self.half_life_s else 2.0**-60

@@ -22,6 +22,7 @@ from router.settings.pairs import Pair, pair_problems, pairs_of
 from router.settings.pools import DEFAULT_POOL, PoolSettings
 from router.settings.prefixes import KvEventSettings, PrefixIndexSettings, TokenizerSettings
 from router.settings.server import RequestLogSettings, ServerSettings, UsageSettings
+from router.settings.state import StateSettings
 from router.settings.timeouts import RetrySettings, TimeoutSettings
 
 ENVIRONMENT_PREFIX: Final = "POINTSMAN_"
@@ -62,6 +63,7 @@ class Settings(BaseSettings):
     prefix_index: PrefixIndexSettings = PrefixIndexSettings()
     kv_events: KvEventSettings = KvEventSettings()
     tokenizers: TokenizerSettings = TokenizerSettings()
+    state: StateSettings = StateSettings()
     pools: dict[str, PoolSettings] = Field(default_factory=lambda: {DEFAULT_POOL: PoolSettings()})
     """Pools by name."""
     mock: MockSettings = MockSettings()

@@ -203,6 +203,9 @@ def _wrong_files(settings: Settings) -> Iterator[str]:
             read_calibration(settings.calibration.file)
         except CalibrationFileError as error:
             yield f"calibration.file: {error}"
+    folder = settings.state.dir
+    if folder is not None and folder.exists() and not folder.is_dir():
+        yield f"state.dir is {folder}, which is no folder"
     log = settings.request_log
     for name, path in (("path", log.path), ("salt_file", log.salt_file)):
         if path is not None and not path.absolute().parent.is_dir():
