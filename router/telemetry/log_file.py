@@ -1,6 +1,6 @@
-"""The file under the request log: whole lines only, reopened when it is rotated away. Blocking.
+"""The file under a log of records: whole lines only, reopened when it is rotated away. Blocking.
 
-Separate from `request_log` because everything here may wait for a disk and runs off the event loop.
+Separate from `line_log` because everything here may wait for a disk and runs off the event loop.
 """
 
 from __future__ import annotations
@@ -66,9 +66,7 @@ class LogFile:
             _drop_torn_line(fd)
         except BlockingIOError as error:
             os.close(fd)
-            raise OSError(
-                error.errno, "another process is writing this request log", str(self.path)
-            ) from error
+            raise OSError(error.errno, "another process is writing this log", str(self.path)) from error
         except OSError as error:
             os.close(fd)
             raise self._named(error) from error

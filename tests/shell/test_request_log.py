@@ -430,7 +430,7 @@ def test_a_write_that_fails_halfway_leaves_nothing(tmp_path: Path, monkeypatch: 
 
 def test_two_writers_of_one_file_are_refused(tmp_path: Path) -> None:
     first = opened(tmp_path / "log")
-    with pytest.raises(OSError, match="another process is writing this request log"):
+    with pytest.raises(OSError, match="another process is writing this log"):
         opened(tmp_path / "log")
     run(first.aclose())
 
