@@ -14,7 +14,7 @@ import uvicorn
 from engines.mock.kv_broadcast import PlaceTaken
 from engines.mock.kv_events_config import ENCODINGS, Encoding, KvEventsConfig
 from engines.mock.server import EngineServer, Fleet
-from engines.mock.settings import KV_CONNECTORS, MockSettings, SettingsError
+from engines.mock.settings import KV_CONNECTORS, SCHEDULING_POLICIES, MockSettings, SettingsError
 from engines.model.specs import GPUS, MODELS
 
 _LEVELS = ("debug", "info", "warning", "error")
@@ -84,7 +84,12 @@ def _batch(command: argparse.ArgumentParser, default: MockSettings) -> None:
     command.add_argument("--max-model-len", type=int, help="prompt and output (tokens); the model's own")
     command.add_argument("--block-size", type=int, default=default.block_size, help="tokens of a KV block")
     command.add_argument("--kv-tokens", type=int, help="KV capacity (tokens); what the GPU's memory holds")
-    command.add_argument("--scheduling-policy", default=default.scheduling_policy, help="fcfs or priority")
+    command.add_argument(
+        "--scheduling-policy",
+        "--scheduling",
+        default=default.scheduling_policy,
+        help=f"which waiting request starts next: {', '.join(SCHEDULING_POLICIES)}",
+    )
     command.add_argument(
         "--max-num-queued-reqs", type=int, help="requests before 503, running ones too in vLLM; unbounded"
     )

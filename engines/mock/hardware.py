@@ -10,7 +10,7 @@ from hashlib import blake2b
 from math import exp
 from typing import Self
 
-from engines.mock.settings import VLLM_VERSION, MockSettings, SettingsError
+from engines.mock.settings import SCHEDULING_POLICIES, VLLM_VERSION, MockSettings, SettingsError
 from engines.model.engine import EngineConfig
 from engines.model.generation import OutputLengths
 from engines.model.handover import TransferLink
@@ -62,7 +62,7 @@ class Hardware:
                 max_model_len=max_model_len,
                 max_num_seqs=settings.max_num_seqs or seqs,
                 max_num_batched_tokens=settings.max_num_batched_tokens or batched,
-                scheduling=settings.scheduling_policy,
+                scheduling=SCHEDULING_POLICIES[settings.scheduling_policy],
                 max_num_queued_reqs=settings.max_num_queued_reqs if vllm else None,
                 max_num_waiting=None if vllm else settings.max_num_queued_reqs,
                 record_kv_events=settings.kv_events is not None,

@@ -5,12 +5,13 @@ Separate so that the command line, the tests and the virtual-time runs build an 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import inf
 from typing import Literal
 
 from engines.mock.kv_events_config import KvEventsConfig
+from engines.model.job import SCHEDULINGS, Scheduling
 from engines.model.specs import GPUS, MODELS
 
 VLLM_VERSION = "0.32.0"
@@ -21,6 +22,9 @@ SGLANG_VERSION = "0.5.23"
 KV_CONNECTORS = ("nixl", "mooncake", "sglang", "none")
 """Ways to hand KV over: two of vLLM's, and SGLang's. `none` hands nothing over: prefill and decode meet in
 shared storage, if at all."""
+
+SCHEDULING_POLICIES: Mapping[str, Scheduling] = {name.replace("_", "-"): name for name in SCHEDULINGS}
+"""Orders in which waiting requests start, as flags name them."""
 
 RANKED_CONNECTORS = ("nixl", "none")
 """Those of them that data-parallel ranks can have."""
@@ -68,6 +72,8 @@ class MockSettings:
         time_scale: wall seconds of one engine second: 0.1 runs ten times as fast, 2 half as fast.
         seed: decides every text and output length that no request decides.
         step_times: `roofline` computes a step's length, `measured` takes it from published fits.
+        scheduling_policy: the order in which waiting requests start: vLLM's `fcfs` and `priority`, Preble's
+            `priority-groups` (by the cached share of the prompt), SGLang's `longest-prefix`.
         output_tokens: mean of the seeded output lengths (tokens); a request's own limits cut it.
         api_key: asked on /v1 when set, as vLLM does.
         max_num_queued_reqs: beyond so many requests 503; None is unbounded. Running ones count in vLLM's
@@ -103,7 +109,7 @@ class MockSettings:
     seed: int = 0
     step_times: Literal["roofline", "measured"] = "roofline"
     output_tokens: float = 200.0
-    scheduling_policy: Literal["fcfs", "priority"] = "fcfs"
+    scheduling_policy: str = "fcfs"
     api_key: str | None = None
     max_num_queued_reqs: int | None = None
     sse_keep_alive_interval_s: float = 0.0
@@ -154,7 +160,7 @@ class MockSettings:
         _one_of("--gpu", self.gpu, GPUS)
         _one_of("--dialect", self.dialect, ("vllm", "sglang"))
         _one_of("--step-times", self.step_times, ("roofline", "measured"))
-        _one_of("--scheduling-policy", self.scheduling_policy, ("fcfs", "priority"))
+        _one_of("--scheduling-policy", self.scheduling_policy, SCHEDULING_POLICIES)
         _one_of("--sigterm", self.sigterm, ("abort", "silence"))
         _one_of("--role", self.role, ("both", "prefill", "decode"))
         _one_of("--kv-connector", self.connector, KV_CONNECTORS)

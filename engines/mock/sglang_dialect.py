@@ -152,7 +152,7 @@ def server_info_of(process: EngineProcess) -> dict[str, object]:
         "page_size": config.block_size,
         "max_running_requests": config.max_num_seqs,
         "chunked_prefill_size": config.max_num_batched_tokens,
-        "schedule_policy": config.scheduling,
+        "schedule_policy": "lpm" if config.scheduling == "longest_prefix" else config.scheduling,
         "disaggregation_mode": _mode(settings),
         "disaggregation_bootstrap_port": settings.disaggregation_bootstrap_port,
         "tp_size": 1,

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, get_args
 
 from engines.model.generation import OutputLengths
 from engines.model.handover import Kept
 from engines.model.kv_cache import blocks_for
 
 FinishReason = Literal["stop", "length", "abort"]
+Scheduling = Literal["fcfs", "priority", "priority_groups", "longest_prefix"]
+SCHEDULINGS: tuple[Scheduling, ...] = get_args(Scheduling)
 _ADMISSION_BOUNDS = ("max_num_queued_reqs", "max_num_queued_tokens", "max_num_waiting")
 
 
@@ -55,7 +57,9 @@ class EngineConfig:
         max_num_seqs: sequences in the running batch.
         max_num_batched_tokens: tokens computed in one step; longer prefills are chunked.
         long_prefill_token_threshold: longest chunk of one prefill in one step; None for no such bound.
-        scheduling: "fcfs", or "priority" (lower value first, ties by arrival).
+        scheduling: the order in which jobs start. "fcfs"; "priority" (lower value first, ties by arrival);
+            "priority_groups" (Preble's: by the cached share of the prompt, with a share for every group);
+            "longest_prefix" (SGLang's: the most cached tokens first).
         max_num_queued_reqs: bound of all sequences here. vLLM 0.32 counts the running ones with the waiting
             ones, whatever the name says. None for unbounded.
         max_num_queued_tokens: bound of the prompt tokens of sequences without output yet; None for unbounded.
@@ -78,7 +82,7 @@ class EngineConfig:
     max_num_seqs: int = 256
     max_num_batched_tokens: int = 2_048
     long_prefill_token_threshold: int | None = None
-    scheduling: Literal["fcfs", "priority"] = "fcfs"
+    scheduling: Scheduling = "fcfs"
     enable_prefix_caching: bool = True
     max_num_queued_reqs: int | None = None
     max_num_queued_tokens: int | None = None
@@ -106,8 +110,8 @@ class EngineConfig:
                 raise ValueError(f"{name} is {value}: at least 1, or None for no bound")
         if self.kv_lease_s <= 0:
             raise ValueError(f"kv_lease_s is {self.kv_lease_s}: a lease lasts longer than nothing")
-        if self.scheduling not in {"fcfs", "priority"}:
-            raise ValueError(f"scheduling is {self.scheduling!r}: fcfs or priority")
+        if self.scheduling not in SCHEDULINGS:
+            raise ValueError(f"scheduling is {self.scheduling!r}: known are {', '.join(SCHEDULINGS)}")
         if blocks_for(self.max_model_len, self.block_size) > self.num_blocks - 1:
             raise ValueError(
                 f"one sequence of max_model_len {self.max_model_len} tokens does not fit in "

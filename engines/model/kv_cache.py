@@ -7,6 +7,7 @@ reused from the front of one queue, and only then does a cached one lose its con
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -59,6 +60,9 @@ class KvCache:
         block_size: tokens in one block.
         record_events: keep stored, removed and cleared events until they are drained.
 
+    Attributes:
+        changes: how often cached content came or went.
+
     Raises:
         ValueError: for fewer than two blocks or an empty block.
     """
@@ -75,6 +79,7 @@ class KvCache:
         # Equal blocks filled by sequences that ran side by side are not merged: one hash, several blocks.
         self._cached: dict[bytes, list[int]] = {}
         self._spoiled: set[int] = set()
+        self.changes = 0
         self._events: list[KvEvent] | None = [] if record_events else None
 
     @property
@@ -112,6 +117,16 @@ class KvCache:
                 break
             found.append(blocks[0])
         return found
+
+    def prefix_blocks(self, hashes: Sequence[bytes], limit: int) -> int:
+        """How many blocks `find` would find, in logarithmic time.
+
+        A block is freed after those that continue it and so outlives them: of a chain, always a prefix is
+        cached and nothing behind it.
+        """
+        cached = self._cached
+        end = min(limit, len(hashes))
+        return bisect_left(range(end), True, key=lambda index: hashes[index] not in cached)
 
     def can_allocate(self, count: int, held_back: Sequence[int] = ()) -> bool:
         """Whether `count` blocks are free besides those of `held_back` that are free too."""
@@ -151,6 +166,7 @@ class KvCache:
     def store(self, chain: BlockChain | PartsChain, blocks: Sequence[int], first: int, end: int) -> None:
         """Make blocks `first` to `end` (exclusive) of a sequence reusable: they are full now."""
         hashes = chain.hashes
+        self.changes += 1
         for index in range(first, end):
             block, block_hash = blocks[index], hashes[index]
             self._hash_of[block] = block_hash
@@ -193,6 +209,7 @@ class KvCache:
         """Forget all cached content. False, and nothing done, while any block is held."""
         if self.used_blocks:
             return False
+        self.changes += 1
         self._cached.clear()
         self._spoiled.clear()
         self._hash_of = [None] * self.num_blocks
@@ -211,6 +228,7 @@ class KvCache:
         block_hash = self._hash_of[block]
         if block_hash is None:
             raise KvCacheError(f"block {block} holds nothing to evict")
+        self.changes += 1
         self._hash_of[block] = None
         twins = self._cached[block_hash]
         twins.remove(block)

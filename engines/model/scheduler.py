@@ -8,11 +8,13 @@ blocks (their KV was fetched) before all others.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from engines.model.handover import Fetch
 from engines.model.job import Counters, EngineConfig
 from engines.model.kv_cache import KvCache, blocks_for
+from engines.model.prefix_queues import LongestPrefix, PriorityGroups
 from engines.model.roofline import StepLoad
 from engines.model.sequence import Sequence, State
 from engines.model.waiting import ArrivalQueue, PriorityQueue, WaitingQueue
@@ -43,7 +45,8 @@ class Scheduler:
         self._counters = counters
         self.kv = KvCache(config.num_blocks, config.block_size, record_events=config.record_kv_events)
         self.running: list[Sequence] = []
-        self.waiting: WaitingQueue = PriorityQueue() if config.scheduling == "priority" else ArrivalQueue()
+        self.waiting = self._order_of_waiting()
+        self._looked_at = 0
         self.fetching: dict[str, Sequence] = {}
         self.fetched = ArrivalQueue()
         self.orphans: dict[str, list[int]] = {}
@@ -154,6 +157,9 @@ class Scheduler:
     # --- waiting ------------------------------------------------------------------------------------
 
     def _admit(self, plan: Plan, now: float) -> None:
+        if self._looked_at != self.kv.changes:
+            self._looked_at = self.kv.changes
+            self.waiting.look()
         loras = self._active_loras()
         passed_over: list[Sequence] = []
         held_up: list[Sequence] = []
@@ -175,6 +181,23 @@ class Scheduler:
             self.waiting.put_back(sequence)
         for sequence in reversed(held_up):
             self.fetched.put_back(sequence)
+
+    def _order_of_waiting(self) -> WaitingQueue:
+        orders: dict[str, Callable[[], WaitingQueue]] = {
+            "fcfs": ArrivalQueue,
+            "priority": PriorityQueue,
+            "priority_groups": lambda: PriorityGroups(self._cached_tokens),
+            "longest_prefix": lambda: LongestPrefix(self._cached_tokens),
+        }
+        return orders[self._config.scheduling]()
+
+    def _cached_tokens(self, sequence: Sequence) -> int:
+        """Tokens of a waiting sequence that are cached now."""
+        if not self._config.enable_prefix_caching or sequence.job.skip_cache:
+            return 0
+        size = self._config.block_size
+        limit = (sequence.length - 1) // size
+        return self.kv.prefix_blocks(sequence.chain.hash_full_blocks(), limit) * size
 
     def _active_loras(self) -> set[str | None]:
         """Adapters of the running batch; None, no adapter, is always among them. Unused without a bound."""

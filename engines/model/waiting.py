@@ -1,4 +1,4 @@
-"""The two orders in which jobs wait: first come first served, and by priority.
+"""Orders in which jobs wait: first come first served, and by priority.
 
 Separate from the scheduler, which only ever looks at the head. Both drop a job in constant or logarithmic
 time, since clients leave from anywhere in the queue.
@@ -21,6 +21,9 @@ class WaitingQueue(Protocol):
 
     def put_back(self, sequence: Sequence) -> None:
         """One that was taken before: it comes before every new arrival of its kind."""
+
+    def look(self) -> None:
+        """What is cached is another than before: orders that go by it see anew."""
 
     def head(self) -> Sequence | None:
         """The next one, left in place."""
@@ -51,6 +54,9 @@ class ArrivalQueue:
         self.add(sequence)
         self._queue.move_to_end(sequence.order, last=False)
 
+    def look(self) -> None:
+        return
+
     def head(self) -> Sequence | None:
         return next(iter(self._queue.values()), None)
 
@@ -79,6 +85,9 @@ class PriorityQueue:
 
     def put_back(self, sequence: Sequence) -> None:
         self.add(sequence)
+
+    def look(self) -> None:
+        return
 
     def head(self) -> Sequence | None:
         while self._heap and self._heap[0][1].order not in self._members:

@@ -405,7 +405,7 @@ def test_steps_cannot_overlap_or_end_twice() -> None:
     ],
 )
 def test_a_configuration_that_cannot_work_is_refused(knobs: dict[str, object]) -> None:
-    with pytest.raises(ValueError, match=r"at least 1|fcfs or priority|does not fit"):
+    with pytest.raises(ValueError, match=r"at least 1|known are fcfs, priority|does not fit"):
         engine(**knobs)
 
 

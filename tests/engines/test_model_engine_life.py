@@ -1,7 +1,7 @@
 """Whatever happens and in whatever order: answers are the same, bounds hold, accounts return to zero."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given, settings
@@ -10,6 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from engines.model.engine import Engine, EngineConfig, Job, Output, Step
 from engines.model.generation import Answer, OutputLengths, prompt_key
+from engines.model.job import SCHEDULINGS
 from engines.model.roofline import StepTimes
 from engines.model.text import EOS_TOKEN
 
@@ -85,7 +86,7 @@ configs = st.builds(
     max_num_seqs=st.integers(1, 8),
     max_num_batched_tokens=st.integers(1, 64),
     long_prefill_token_threshold=st.none() | st.integers(1, 16),
-    scheduling=st.sampled_from(["fcfs", "priority"]),
+    scheduling=st.sampled_from(SCHEDULINGS),
     enable_prefix_caching=st.booleans(),
     max_loras=st.none() | st.just(1),
     output_lengths=st.none() | st.just(OutputLengths(12, 0.7)),
@@ -184,6 +185,15 @@ class Life(RuleBasedStateMachine):
         assert all(sequence.computed <= sequence.room for sequence in scheduler.running)
 
     @invariant()
+    def of_a_chain_a_prefix_is_cached(self) -> None:
+        scheduler = self.engine._scheduler
+        for sequence in self.engine._jobs.values():
+            hashes = sequence.chain.hash_full_blocks()
+            known = [block_hash in scheduler.kv._cached for block_hash in hashes]
+            assert known == sorted(known, reverse=True)
+            assert scheduler.kv.prefix_blocks(hashes, 7) == len(scheduler.kv.find(hashes, 7))
+
+    @invariant()
     def counters_agree_with_what_was_seen(self) -> None:
         assert self.engine.counters.generation_tokens == self.count["generated"]
         assert sum(self.engine.counters.finished.values()) == self.count["finished"]
@@ -203,11 +213,11 @@ TestLife = Life.TestCase
 TestLife.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
 
 
-@pytest.mark.parametrize("make", [engine, lambda: engine(scheduling="priority")])
-def test_the_same_jobs_give_the_same_run(make: Callable[[], Engine]) -> None:
+@pytest.mark.parametrize("scheduling", SCHEDULINGS)
+def test_the_same_jobs_give_the_same_run(scheduling: str) -> None:
     runs = []
     for _ in range(2):
-        target = make()
+        target = engine(scheduling=scheduling)
         for index in range(20):
             target.add(job(str(index), range(index, index + 30), priority=index % 3), 0.0)
         runs.append(run(target))

@@ -6,6 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from engines.model.job import SCHEDULINGS
 from tests.engines.bench import bench
 
 
@@ -17,7 +18,7 @@ class Handovers(RuleBasedStateMachine):
         seqs=st.integers(1, 4),
         recompute=st.booleans(),
         batched=st.integers(4, 40),
-        scheduling=st.sampled_from(["fcfs", "priority"]),
+        scheduling=st.sampled_from(SCHEDULINGS),
     )
     def begin(self, blocks: int, seqs: int, recompute: bool, batched: int, scheduling: str) -> None:
         self.b = bench(

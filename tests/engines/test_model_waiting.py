@@ -1,21 +1,34 @@
 """Who is next, and that nobody is lost."""
 
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from engines.model.job import EngineConfig, Job
+from engines.model.prefix_queues import LongestPrefix, PriorityGroups
 from engines.model.sequence import Sequence
 from engines.model.waiting import ArrivalQueue, PriorityQueue, WaitingQueue
 
 CONFIG = EngineConfig(num_blocks=100, max_model_len=64)
-QUEUES = [ArrivalQueue, PriorityQueue]
+QUEUES: list[Callable[[], WaitingQueue]] = [
+    ArrivalQueue,
+    PriorityQueue,
+    lambda: PriorityGroups(some),
+    lambda: LongestPrefix(some),
+]
 
 
 def sequence(order: int, priority: int = 0, arrival: float | None = None) -> Sequence:
     tokens = range(order % 7 + 1)
     job = Job(id=str(order), prompt_token_ids=tokens, priority=priority, arrival=arrival)
     return Sequence(job, CONFIG, order, now=float(order))
+
+
+def some(sequence: Sequence) -> int:
+    """Cached tokens of a prompt, more or less."""
+    return sequence.order * 5 % 8 * sequence.length // 8
 
 
 def emptied(queue: WaitingQueue) -> list[int]:
@@ -48,7 +61,7 @@ def test_the_lower_priority_value_goes_first_and_ties_go_by_arrival() -> None:
 
 
 @pytest.mark.parametrize("kind", QUEUES)
-def test_an_empty_queue_has_no_head(kind: type[ArrivalQueue] | type[PriorityQueue]) -> None:
+def test_an_empty_queue_has_no_head(kind: Callable[[], WaitingQueue]) -> None:
     queue = kind()
     assert queue.head() is None
     with pytest.raises(IndexError, match="nobody waits"):
@@ -67,10 +80,10 @@ def test_those_who_left_from_deep_in_the_queue_do_not_pile_up() -> None:
 
 @given(
     st.sampled_from(QUEUES),
-    st.lists(st.tuples(st.sampled_from(["add", "put_back", "take", "discard"]), st.integers(0, 9))),
+    st.lists(st.tuples(st.sampled_from(["add", "put_back", "take", "discard", "look"]), st.integers(0, 9))),
 )
 def test_length_and_tokens_follow_every_coming_and_going(
-    kind: type[ArrivalQueue] | type[PriorityQueue], moves: list[tuple[str, int]]
+    kind: Callable[[], WaitingQueue], moves: list[tuple[str, int]]
 ) -> None:
     queue, inside = kind(), dict[int, Sequence]()
     members = [sequence(order, priority=order % 3) for order in range(10)]
@@ -86,5 +99,7 @@ def test_length_and_tokens_follow_every_coming_and_going(
             assert queue.take() is head
             assert head is not None
             del inside[head.order]
+        elif move == "look":
+            queue.look()
     assert len(queue) == len(inside)
     assert sorted(emptied(queue)) == sorted(inside)
