@@ -62,7 +62,10 @@ FOUND = CalibrationFile(
         TransferMeasured(prefill="p", decode="a", connector="nixl", base_s=0.002, per_token_s=1.5e-6),
     ),
     slo={"m": slo_of(OperatingPoint(32, 1227, 2735), 0.16, 0.014)},
-    kv_share=(KvShare(worker="a", sequences=256, context_tokens=1227, share=0.61),),
+    kv_share=(
+        KvShare(worker="a", sequences=256, context_tokens=1227, share=0.61),
+        KvShare(worker="b", sequences=256, context_tokens=1227, share=0.01),
+    ),
     gates=(
         GateResult(name="token counts", passed=True),
         GateResult(name="greedy answers", passed=False, workers=("b",), said="b answers otherwise"),
@@ -163,11 +166,16 @@ def test_the_file_the_json_and_the_tables_say_the_same(
     assert "pointsman serve --calibration" in capsys.readouterr().out
 
 
+def shown(found: CalibrationFile) -> str:
+    """The tables, on a wide terminal."""
+    with Path(os.devnull).open("w", encoding="utf-8") as nowhere:
+        console = Console(width=140, record=True, file=nowhere)
+        console.print(render(found))
+        return console.export_text()
+
+
 def test_the_tables_say_all_that_a_reader_must_know() -> None:
-    console = Console(width=140, record=True, file=open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - lives as long as the console
-    console.print(render(FOUND))
-    console.file.close()
-    text = console.export_text()
+    text = shown(FOUND)
     for said in (
         "p → a",
         "token counts: passed",
@@ -175,12 +183,24 @@ def test_the_tables_say_all_that_a_reader_must_know() -> None:
         "m: 4.10 bytes a token",
         "tight TTFT 400 ms, TPOT 35.0 ms; loose TTFT 1,200 ms, TPOT 105.0 ms",
         "with 32 sequences of 1,227 tokens",
+        "Reading KV is 61% of a step",
         "BalanceRoute pays",
         "b: the step law is off by 30% on average",
         "c: an event brings 2.50 tokens",
         "a did not reset its prefix cache",
     ):
         assert said in text, said
+
+
+def test_no_verdict_rests_on_a_law_that_does_not_fit() -> None:
+    doubtful = FOUND.model_copy(update={"kv_share": FOUND.kv_share[1:]})
+    assert "cannot be told: no step law fits well" in shown(doubtful)
+
+
+def test_a_hand_over_that_does_not_fit_is_told() -> None:
+    (transfer,) = FOUND.transfers
+    doubtful = FOUND.model_copy(update={"transfers": (transfer.model_copy(update={"mean_error": 0.4}),)})
+    assert "p → a: the hand-over law is off by 40%" in shown(doubtful)
 
 
 @pytest.mark.parametrize(

@@ -113,6 +113,19 @@ def test_a_router_that_does_not_know_its_models_yet_is_measured_by_the_first_of_
     assert engine.model is None
 
 
+def test_a_worker_that_has_not_told_its_models_yet_serves_what_the_others_do() -> None:
+    said = {"workers": [SAID["workers"][0], {**SAID["workers"][1], "models": []}]}
+    found = fleet_of(settings_from_router(said, Settings()))
+    assert [engine.model for engine in found.engines] == ["m", "m"]
+    assert len(found.couples) == 1
+
+
+def test_half_a_pair_is_a_sentence() -> None:
+    with pytest.raises(FleetError, match="needs a pool of role decode") as caught:
+        settings_from_router({"workers": SAID["workers"][:1]}, Settings())
+    assert "pydantic" not in str(caught.value)
+
+
 @pytest.mark.parametrize("said", [{}, {"workers": [{}]}, {"workers": [None]}, {"workers": None}])
 def test_what_is_no_router_is_a_sentence(said: Any) -> None:
     with pytest.raises(FleetError, match="admin API"):

@@ -10,11 +10,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import SecretStr
+from pydantic import SecretStr, ValidationError
 
 from router.connectors import Connector
 from router.core.worker import Role
 from router.settings import PoolSettings, Settings, WorkerSettings, read_workers_file
+from router.settings.refusals import sentences
 from router.upstream.origin import Origin
 
 
@@ -155,7 +156,11 @@ def settings_from_router(
             pool.setdefault("roles", set()).add(said["role"])
     except (KeyError, TypeError, AttributeError) as error:
         raise FleetError(f"what answers there is not this router's admin API: {error!r} is missing") from None
+    models = {pool["model"] for pool in pools.values()} - {None}
     for pool in pools.values():
+        # A worker that has not told its models yet serves the one that all others serve, as far as one can
+        # know.
+        pool["model"] = pool["model"] or (min(models) if len(models) == 1 else None)
         roles = pool.pop("roles")
         role = "prefill" if "prefill" in roles else "decode" if "decode" in roles else "both"
         pool["role"] = role
@@ -166,8 +171,9 @@ def settings_from_router(
                 del worker["role"]
     try:
         return Settings.model_validate({**dict(settings), "pools": pools})
-    except ValueError as error:
-        raise FleetError(f"the workers of that router cannot be measured: {error}") from None
+    except ValidationError as error:
+        said = "; ".join(sentences(error, Settings, lambda _: ""))
+        raise FleetError(f"the workers of that router cannot be measured: {said}") from None
 
 
 def _worker(said: Mapping[str, Any]) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from router.settings.calibration_file import (
 from router.studies.calibrate.verdict import says_of_balance_route
 
 _SMALL = 0.001
-_POOR = 0.15
+POOR = 0.15
 """Mean error of a law above which a reader is told."""
 
 
@@ -168,23 +168,35 @@ def _targets(slo: SloMeasured, which: str) -> str:
 
 
 def _verdict(calibration: CalibrationFile) -> Iterator[tuple[str, str]]:
-    if calibration.kv_share:
-        yield "verdict", says_of_balance_route(calibration.kv_share)
+    workers = calibration.workers
+    sure = [
+        one
+        for one in calibration.kv_share
+        if (law := workers[one.worker].step) is not None and law.mean_error <= POOR
+    ]
+    if sure:
+        yield "verdict", says_of_balance_route(sure)
+    elif calibration.kv_share:
+        yield "verdict", "Whether BalanceRoute is for this fleet cannot be told: no step law fits well."
 
 
 def _doubts(calibration: CalibrationFile) -> Iterator[tuple[str, str]]:
     for name, worker in calibration.workers.items():
         for what, law in (("prefill", worker.prefill), ("step", worker.step)):
-            if law is not None and law.mean_error > _POOR:
-                yield (
-                    "note",
-                    f"{name}: the {what} law is off by {law.mean_error:.0%} on average; was something else "
-                    "running there?",
-                )
+            if law is not None and law.mean_error > POOR:
+                yield "note", _poor(name, what, law)
         if worker.step is not None and _bundles(worker.step):
             yield "note", f"{name}: {_bundled(worker)}"
+    for one in calibration.transfers:
+        if one.mean_error > POOR:
+            yield "note", _poor(f"{one.prefill} → {one.decode}", "hand-over", one)
     for note in calibration.notes:
         yield "note", note
+
+
+def _poor(whose: str, what: str, law: Quality) -> str:
+    off = f"{law.mean_error:.0%}"
+    return f"{whose}: the {what} law is off by {off} on average; was something else running there?"
 
 
 def _bundles(law: StepLaw) -> bool:
