@@ -94,6 +94,11 @@ class EngineConfig:
     kv_lease_s: float = 30.0
     recompute_failed_loads: bool = False
 
+    @property
+    def goes_by_cache(self) -> bool:
+        """Whether the order in which jobs start changes with what is cached."""
+        return self.scheduling in {"priority_groups", "longest_prefix"}
+
     def __post_init__(self) -> None:
         for name in ("block_size", "max_num_seqs", "max_num_batched_tokens", "max_model_len"):
             if getattr(self, name) < 1:

@@ -71,6 +71,8 @@ class PriorityGroups:
         if not self._group_of:
             raise IndexError("nobody waits")
         number = self._turn()
+        if not self._left[number]:
+            self._left = self._shares()
         self._left[number] -= 1
         order, sequence = self._groups[number].popitem(last=False)
         del self._group_of[order]
@@ -92,18 +94,10 @@ class PriorityGroups:
         self._group_of[sequence.order] = number
 
     def _turn(self) -> int:
-        """The group that starts its oldest next; somebody waits."""
-        number = self._with_share()
-        if number is None:
-            self._left = self._shares()
-            number = self._with_share()
-        if number is None:
-            raise IndexError("nobody waits")
-        return number
-
-    def _with_share(self) -> int | None:
-        numbers = range(len(self._groups) - 1, -1, -1)
-        return next((number for number in numbers if self._groups[number] and self._left[number]), None)
+        """The group that starts its oldest next: the highest with a share left, or else the highest, in a new
+        round. Somebody waits."""
+        numbers = [number for number in range(len(self._groups) - 1, -1, -1) if self._groups[number]]
+        return next((number for number in numbers if self._left[number]), numbers[0])
 
     def _shares(self) -> list[int]:
         return [number + 1 for number in range(len(self._groups))]

@@ -66,13 +66,13 @@ class Scheduler:
 
     def admits_nobody(self) -> bool:
         """Whether no waiting sequence can begin before one of the batch ends. That a look-up would find more
-        of it cached by then is left out."""
+        of it cached by then is left out, where the order does not go by that."""
         if self.fetched.head() is not None or self._config.max_loras is not None:
             return False
         sequence = self.waiting.head()
         if sequence is None or len(self.running) >= self._config.max_num_seqs:
             return True
-        if sequence.to_fetch:
+        if sequence.to_fetch or self._config.goes_by_cache:
             return False
         hits = self._cached_prefix(sequence)
         whole = blocks_for(sequence.length, self._config.block_size) - len(hits)

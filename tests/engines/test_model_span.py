@@ -5,6 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engines.model.engine import Engine, EngineConfig, EngineFault, Job, Output
+from engines.model.job import SCHEDULINGS, Scheduling
 from engines.model.parts import Part, PromptParts
 from engines.model.roofline import Roofline, StepTimes
 from engines.model.specs import GPUS, MODELS
@@ -17,8 +18,11 @@ ROOFLINE = Roofline(MODELS["qwen2.5-3b"], GPUS["a40"])
 Arrival = tuple[float, Job]
 
 
-def engine(clock: Roofline | StepTimes, blocks: int, slots: int) -> Engine:
-    return Engine(EngineConfig(num_blocks=blocks, block_size=4, max_model_len=120, max_num_seqs=slots), clock)
+def engine(clock: Roofline | StepTimes, blocks: int, slots: int, scheduling: Scheduling = "fcfs") -> Engine:
+    config = EngineConfig(
+        num_blocks=blocks, block_size=4, max_model_len=120, max_num_seqs=slots, scheduling=scheduling
+    )
+    return Engine(config, clock)
 
 
 def by_steps(target: Engine, arrivals: list[Arrival], *, news: bool = False) -> list[Output]:
@@ -83,7 +87,13 @@ def arrivals_of(drawn: list[tuple[float, int, int, int, bool]]) -> list[Arrival]
 
 
 @settings(deadline=None, max_examples=150)
-@given(drawn=JOBS, blocks=st.integers(31, 120), slots=st.integers(1, 6), most=st.integers(2, 50))
+@given(
+    drawn=JOBS,
+    blocks=st.integers(31, 120),
+    slots=st.integers(1, 6),
+    most=st.integers(2, 50),
+    scheduling=st.sampled_from(SCHEDULINGS),
+)
 @pytest.mark.parametrize("clock", [AFFINE, ROOFLINE], ids=["affine", "roofline"])
 def test_spans_yield_what_single_steps_yield(
     clock: Roofline | StepTimes,
@@ -91,8 +101,9 @@ def test_spans_yield_what_single_steps_yield(
     blocks: int,
     slots: int,
     most: int,
+    scheduling: Scheduling,
 ) -> None:
-    one, other = engine(clock, blocks, slots), engine(clock, blocks, slots)
+    one, other = engine(clock, blocks, slots, scheduling), engine(clock, blocks, slots, scheduling)
     steps = by_steps(one, arrivals_of(drawn))
     spans = by_spans(other, arrivals_of(drawn), clock, most)
     ended = {output.job_id: output for output in steps if output.finish_reason}
