@@ -19,7 +19,7 @@ from router.api.admin import admin_routes
 from router.api.front import Front, Identity
 from router.api.keys import Keys
 from router.api.operations import Control, metrics_app, operations_app
-from router.calibrations import Calibrations
+from router.calibrations import Calibrations, online_calibration
 from router.choosing import Choosing
 from router.core.binding import Mode
 from router.core.budget import Budget, RetryBudget
@@ -166,6 +166,7 @@ class Router:
             )
             roster = Roster(min_share=settings.health.min_in_rotation, on_change=self._changed)
             made = Pool(rules, self.choosing.build(name), budgets, self.tokens.expected, roster)
+            made.ledger.online = online_calibration(settings.calibration)
             dispatcher = Dispatcher(
                 made,
                 self._world.now,

@@ -9,11 +9,24 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
+from router.core.calibration import CalibrationState
+from router.core.calibration_online import OnlineCalibration
 from router.core.token_book import TokenBook
 from router.fleet import Member
+from router.settings.calibration import CalibrationSettings
 from router.settings.calibration_file import CalibrationFile, WorkerMeasured, read_calibration
 
 log = logging.getLogger("pointsman.calibration")
+
+
+def online_calibration(settings: CalibrationSettings) -> OnlineCalibration | None:
+    """What learns the coefficients of one pool; None when that is switched off."""
+    return OnlineCalibration(settings.fit, _changed) if settings.online else None
+
+
+def _changed(worker: str, before: CalibrationState, now: CalibrationState) -> None:
+    level = logging.WARNING if now is CalibrationState.DRIFTED else logging.INFO
+    log.log(level, "coefficients of worker %s are %s now, %s before", worker, now.value, before.value)
 
 
 class Calibrations:

@@ -77,6 +77,7 @@ def _worker(member: Member, fleet: Fleet, held_tokens: int, now: float) -> Worke
         drift_tokens=worker.drift.smoothed_tokens,
         incarnation=worker.incarnation,
         stats=worker.stats,
+        calibration=worker.calibration,
     )
 
 

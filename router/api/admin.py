@@ -12,6 +12,7 @@ from typing import Any
 from fastapi import APIRouter, Depends, Request
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from router.api.coefficients import calibration_state
 from router.api.explain import add_explain
 from router.api.operations import Control
 from router.api.policies import add_policies
@@ -199,6 +200,7 @@ def worker_state(member: Member, now: float, held: int = 0) -> dict[str, Any]:
         "kv_capacity_tokens": worker.kv_capacity_tokens,
         "slots": worker.slots,
         "capacity": worker.capacity,
+        "calibration": calibration_state(worker.calibration, now),
         "source": member.source,
         "engine_version": member.engine_version,
         "engine": None

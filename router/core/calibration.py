@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 from router.core.step_model import StepModel, TransferModel
 
@@ -47,6 +47,10 @@ class StepErrors:
     step_base_s: float | None = None
     step_per_sequence_s: float | None = None
     step_per_kv_token_s: float | None = None
+
+
+COEFFICIENTS = tuple(one.name for one in fields(StepErrors))
+"""Names of the coefficients, as `StepModel` has them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

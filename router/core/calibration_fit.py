@@ -42,7 +42,7 @@ class OnlineSettings:
 
     half_life_s: float = 600.0
     min_samples: int = 40
-    max_relative_error: float = 0.2
+    max_relative_error: float = 0.1
     drift_ratio: float = 2.0
 
 
@@ -154,7 +154,7 @@ class WorkerFit:
         self._settings = settings
         self._updated: float | None = None
         self.state = loaded.state
-        self.tokens_per_step = 1.0
+        self.tokens_per_step = 1.0 if loaded.step is None else loaded.step.tokens_per_step
         self.step = Curve(_step_fit(loaded), settings, memory=20)
         self.prefill = Curve(_prefill_fit(loaded), settings, memory=10)
         self.transfers: dict[str, LinearFit] = {}

@@ -17,6 +17,8 @@ class EngineStats:
         kv_usage: share of KV blocks in use, 0 to 1; cached blocks that nobody refers to are free.
         kv_capacity_tokens: usable KV tokens, from `cache_config_info` or `max_total_num_tokens`.
         generation_tokens: counter of sampled tokens; its movement is the progress signal.
+        tokens_per_step: output tokens that a step gives each sequence, on average since its start; None where
+            the engine does not speculate.
         process_start: start time of the engine's process (Unix seconds), its incarnation.
     """
 
@@ -31,5 +33,6 @@ class EngineStats:
     prefix_queries: float | None = None
     prefix_hits: float | None = None
     preemptions: float | None = None
+    tokens_per_step: float | None = None
     asleep: bool | None = None
     process_start: float | None = None

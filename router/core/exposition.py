@@ -35,6 +35,9 @@ _HITS = (
     b"sglang:cached_tokens_total",
 )
 _PREEMPTIONS = (b"vllm:num_preemptions_total",)
+_DRAFTS = (b"vllm:spec_decode_num_drafts_total",)
+_ACCEPTED = (b"vllm:spec_decode_num_accepted_tokens_total",)
+_ACCEPT_LENGTH = (b"sglang:spec_accept_length",)
 _CACHE_CONFIG = b"vllm:cache_config_info"
 _SLEEP_STATE = b"vllm:engine_sleep_state"
 _PROCESS_START = b"process_start_time_seconds"
@@ -42,7 +45,7 @@ _PROCESS_START = b"process_start_time_seconds"
 _WANTED = frozenset(
     {
         *_RUNNING, *_WAITING, *_KV_USAGE, *_CAPACITY, *_PAGE_SIZE, *_PROMPT, *_GENERATION, *_QUERIES, *_HITS,
-        *_PREEMPTIONS, _CACHE_CONFIG, _SLEEP_STATE, _PROCESS_START,
+        *_PREEMPTIONS, *_DRAFTS, *_ACCEPTED, *_ACCEPT_LENGTH, _CACHE_CONFIG, _SLEEP_STATE, _PROCESS_START,
     }
 )  # fmt: skip
 _PREFIXES = tuple(sorted({name.partition(b":")[0] for name in _WANTED}))
@@ -157,9 +160,19 @@ def _stats(samples: _Samples, engine: str | None, taken: float) -> EngineStats:
         prefix_queries=samples.counter(_QUERIES),
         prefix_hits=samples.counter(_HITS),
         preemptions=samples.counter(_PREEMPTIONS),
+        tokens_per_step=_tokens_per_step(samples),
         asleep=min(awake) == 0.0 if awake else None,
         process_start=max(one.value for one in start) if start else None,
     )
+
+
+def _tokens_per_step(samples: _Samples) -> float | None:
+    """One token and the drafted ones that were accepted, as vLLM counts; SGLang tells the mean itself."""
+    drafts, accepted = samples.counter(_DRAFTS), samples.counter(_ACCEPTED)
+    if drafts and accepted is not None:
+        return 1.0 + accepted / drafts
+    lengths = [length for length in samples.gauges(_ACCEPT_LENGTH) if length >= 1.0]
+    return sum(lengths) / len(lengths) if lengths else None
 
 
 def read_samples(data: bytes) -> dict[bytes, list[Sample]]:

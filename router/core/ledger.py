@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from router.core.answer import Usage
 from router.core.calibration_online import OnlineCalibration
 from router.core.chooser import Chooser
+from router.core.engine_stats import EngineStats
 from router.core.forecasts import Forecasts, Foresees
 from router.core.health import Sign, State
 from router.core.lease import Lease, Outcome
@@ -157,6 +158,11 @@ class Ledger:
         worker = self._holder(lease)
         if worker is not None and self.online is not None:
             self.online.told(lease, worker, usage.cached_tokens, now)
+
+    def observed(self, worker: Worker, stats: EngineStats) -> None:
+        """An engine said something of itself."""
+        if self.online is not None and stats.tokens_per_step is not None:
+            self.online.speculates(worker, stats.tokens_per_step)
 
     def _started(self, lease: Lease, worker: Worker, now: float) -> None:
         """The first output proves the prefill."""

@@ -333,6 +333,7 @@ class Pool:
             sent = mirror.kv_tokens - self.local.tokens(name)
             balance = Balance(sent, stranded, mirror.sequences, worker.kv_capacity_tokens)
             worker.drift.observe(stats, balance)
+            self.ledger.observed(worker, stats)
             self.chooser.joined(worker)
         return verdict
 

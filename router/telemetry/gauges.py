@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from router.core.engine_stats import EngineStats
+from router.telemetry.calibration_gauges import calibration_gauges
 from router.telemetry.choosing_gauges import choosing_gauges
 from router.telemetry.exposition import SampleFamily
 from router.telemetry.prefix_gauges import prefix_gauges
@@ -78,6 +79,7 @@ def gauges(snapshot: Snapshot) -> Iterator[SampleFamily]:
     yield from _queue_gauges(snapshot.queues)
     yield from _worker_gauges(snapshot.workers)
     yield from _engine_gauges(snapshot.workers, snapshot.now)
+    yield from calibration_gauges(snapshot.workers, snapshot.now)
     yield from prefix_gauges(snapshot.prefixes)
     yield from choosing_gauges(snapshot.choosing)
 

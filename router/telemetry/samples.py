@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from router.core.calibration import Calibration
 from router.core.engine_stats import EngineStats
 from router.telemetry.choosing_gauges import ChoosingSample
 from router.telemetry.prefix_gauges import PrefixSnapshot
@@ -38,6 +39,7 @@ class WorkerSample:
         drift_tokens: KV in use by its own account less ours, smoothed; None before it could be compared.
         incarnation: rises by one whenever the engine lost its state.
         stats: the last scrape of the engine, None before the first.
+        calibration: what is known of its coefficients.
     """
 
     name: str
@@ -59,6 +61,7 @@ class WorkerSample:
     drift_tokens: float | None = None
     incarnation: int = 0
     stats: EngineStats | None = None
+    calibration: Calibration = field(default_factory=Calibration)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

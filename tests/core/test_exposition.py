@@ -206,3 +206,18 @@ def test_what_prometheus_client_writes_is_what_is_read(running: int, usage: floa
     Counter("vllm:prompt_tokens", "p", ["engine"], registry=registry).labels("0").inc(tokens)
     stats = read_stats(generate_latest(registry), 1.0)
     assert (stats.running, stats.kv_usage, stats.prompt_tokens) == (running, usage, float(tokens))
+
+
+def test_tokens_per_step_follow_from_what_vllm_drafted_and_accepted() -> None:
+    data = lines(
+        'vllm:spec_decode_num_drafts_total{engine="0"} 400',
+        'vllm:spec_decode_num_accepted_tokens_total{engine="0"} 600',
+    )
+    assert read_stats(data, 1.0).tokens_per_step == 2.5
+    assert read_stats(lines("vllm:spec_decode_num_drafts_total 0"), 1.0).tokens_per_step is None
+
+
+def test_tokens_per_step_are_what_sglang_accepts_on_average() -> None:
+    two = lines('sglang:spec_accept_length{dp_rank="0"} 2.0', 'sglang:spec_accept_length{dp_rank="1"} 3.0')
+    assert read_stats(two, 1.0).tokens_per_step == 2.5
+    assert read_stats(lines("sglang:spec_accept_length 0.0"), 1.0).tokens_per_step is None
