@@ -108,13 +108,13 @@ class Pair:
     def assert_zero(self) -> None:
         """Nothing is held, queued or under way, but for a lease that is to be waited for."""
         for stage in (self.prefill, self.decode):
-            process = stage.process
-            assert (process.engine.running, process.engine.waiting, process.in_progress) == (0, 0, 0)
-            assert process.engine.kv_usage == 0.0, process.engine
-            assert process.engine._scheduler.orphans == {}
-            assert process.connector is not None
-            state = process.connector.state()
-            assert (state["kept"], state["heartbeats"], state["errands"]) == (0, 0, 0), state
+            assert stage.process.in_progress == 0
+            for rank in stage.process.ranks:
+                assert (rank.engine.running, rank.engine.waiting, rank.engine.kv_usage) == (0, 0, 0.0)
+                assert rank.engine._scheduler.orphans == {}
+                assert rank.connector is not None
+                state = rank.connector.state()
+                assert (state["kept"], state["heartbeats"], state["errands"]) == (0, 0, 0), state
 
 
 def engine_on(network: Network, host: str, settings: MockSettings, upstream: Upstream) -> Stage:
