@@ -124,7 +124,7 @@ class Router:
             ),
         )
         self.request_log = _request_log(settings, self.metrics)
-        self.choosing = Choosing(self.fleet, settings, world.now)
+        self.choosing = Choosing(self.fleet, settings, world.now, self.metrics.rounds)
         self._make_pools(in_flight)
         self.length_files = self._length_files()
         self._make_topologies()

@@ -22,6 +22,7 @@ from router.core.worker import Role
 from router.dispatch import Dispatcher
 from router.fleet import Fleet
 from router.policies import POLICIES, Shape, build
+from router.policies.round_watch import RoundWatch, Unwatched, Watched
 from router.settings.changes import with_policy, with_shadows
 from router.settings.configuration import Settings
 from router.settings.refusals import SettingsError
@@ -35,9 +36,20 @@ class Choosing:
     State: `settings`, with the policies that are in force now.
     """
 
-    def __init__(self, fleet: Fleet, settings: Settings, now: Callable[[], float]) -> None:
-        """`now`: the router's clock, by which shadows are measured."""
+    def __init__(
+        self,
+        fleet: Fleet,
+        settings: Settings,
+        now: Callable[[], float],
+        rounds: Callable[[str, Callable[[], float]], RoundWatch] = lambda pool, clock: Unwatched(),
+    ) -> None:
+        """
+        Args:
+            now: the router's clock, by which shadows and rounds are measured.
+            rounds: makes what measures the rounds of a pool by a clock.
+        """
         self._fleet = fleet
+        self._rounds = rounds
         self._now = now
         self._seeds = {name: settings.seed + index for index, name in enumerate(settings.pools)}
         self.settings = settings
@@ -54,7 +66,10 @@ class Choosing:
     def build(self, pool: str) -> AnyPolicy:
         """A new policy as the settings of a pool say."""
         settings = self.settings.pools[pool]
-        return build(settings.policy, settings.policy_params, self._seeds[pool])
+        policy = build(settings.policy, settings.policy_params, self._seeds[pool])
+        if isinstance(policy, Watched):
+            policy.watch = self._rounds(pool, self._now)
+        return policy
 
     def _shadow(self, pool: str) -> None:
         """Gives a pool the shadows of its settings. Those that it has already go on with what they know."""

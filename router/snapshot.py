@@ -6,6 +6,7 @@ from collections import Counter
 
 from router.core.budget import Budget
 from router.core.chooser import Chooser
+from router.core.forecasts import Forecasts
 from router.core.health import State
 from router.core.shadows import Verdict
 from router.core.worker import Role
@@ -13,6 +14,7 @@ from router.fleet import Fleet, Member
 from router.kv_events.fleet_events import FleetEvents
 from router.prefix_snapshot import prefix_snapshot
 from router.telemetry.choosing_gauges import ChoosingSample, ShadowSample
+from router.telemetry.forecast_gauges import ForecastSample
 from router.telemetry.samples import QueueSample, Snapshot, WorkerSample
 
 
@@ -30,6 +32,11 @@ def snapshot(fleet: Fleet, bodies: Budget, events: FleetEvents, now: float, *, r
         bindings=[(name, d.pool.eligible.late_binding) for name, d in fleet.dispatchers.items()],
         prefixes=prefix_snapshot(fleet, events),
         choosing=[_choosing(name, d.pool.chooser) for name, d in fleet.dispatchers.items()],
+        forecasts=[
+            _forecast(name, d.pool.ledger.forecasts)
+            for name, d in fleet.dispatchers.items()
+            if d.pool.rules.role is not Role.PREFILL
+        ],
         workers=[_worker(member, fleet, held[member.name], now) for member in fleet],
         queues=_queues(fleet, now),
     )
@@ -50,6 +57,17 @@ def _choosing(pool: str, chooser: Chooser) -> ChoosingSample:
             )
             for shadow in chooser.shadows
         ],
+    )
+
+
+def _forecast(pool: str, forecasts: Forecasts) -> ForecastSample:
+    predictor = forecasts.predictor
+    return ForecastSample(
+        pool=pool,
+        trust=int(predictor.trust),
+        residents=len(forecasts),
+        known=forecasts.known,
+        errors=predictor.errors(),
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from router.core.policy import Choice, tie_breaks
@@ -17,10 +17,8 @@ from router.core.worker import WorkerView
 from router.policies.ageing import Overtakings
 from router.policies.barrier import Group
 from router.policies.envelope import Envelope
+from router.policies.round_watch import RoundWatch, Unwatched
 from router.policies.subset_search import Candidate, Limits, Subset, best_single, best_subset
-
-STAGES = ("state", "greedy", "subset")
-"""What is over when `RoundRules.stage_ended` is called: loads and margins, stage 1, stage 2."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +30,7 @@ class RoundRules:
         greedy_slots_per_worker: stage 1 lasts while more free slots than this times the workers are left.
         kv_reserve: share of the KV of a worker that is left to the growth of what runs there.
         quantum_tokens: rounding of lengths in large subset searches.
-        stage_ended: told the name of each stage as it ends, for a shell that measures.
+        watch: told of each stage as it ends.
     """
 
     candidates: int
@@ -40,7 +38,7 @@ class RoundRules:
     greedy_slots_per_worker: float
     kv_reserve: float
     quantum_tokens: int = 16
-    stage_ended: Callable[[str], None] | None = None
+    watch: RoundWatch = Unwatched()  # noqa: RUF009 - it has no state
 
 
 @dataclass(slots=True, eq=False)
@@ -139,7 +137,8 @@ def _place(
 
 @dataclass(slots=True, eq=False)
 class Round:
-    """State: who still waits (oldest first), the heap of places with free slots, and what was decided."""
+    """State: who still waits (oldest first), the heap of places with free slots, what was decided, and sums
+    of what it gained and lost (see `RoundResult`)."""
 
     rules: RoundRules
     workers: int
@@ -154,21 +153,20 @@ class Round:
     heap: list[tuple[float, float, int, int]] = field(default_factory=list)
     places: list[Place] = field(default_factory=list)
     choices: list[Choice] = field(default_factory=list)
+    gained: float = 0.0
+    lost: float = 0.0
 
     def run(self, overtakings: Overtakings, now: float) -> list[Choice]:
-        self._end("state")
+        stage_ended = self.rules.watch.stage_ended
+        stage_ended("state")
         self._place_first(overtakings, now)
         self.heap = [(*place.rank(), index) for index, place in enumerate(self.places) if place.free > 0]
         heapq.heapify(self.heap)
         self._greedy()
-        self._end("greedy")
+        stage_ended("greedy")
         self._subsets()
-        self._end("subset")
+        stage_ended("subset")
         return self.choices
-
-    def _end(self, stage: str) -> None:
-        if self.rules.stage_ended is not None:
-            self.rules.stage_ended(stage)
 
     # --- before the stages: who must not be passed over -------------------------------------------------
 
@@ -273,6 +271,10 @@ class Round:
     def _admit(self, place: Place, positions: Sequence[int], value: float, reason: str) -> None:
         """Takes requests out of the waiting ones; `positions` ascend."""
         name, cost = place.view.name, -value * place.cost_per_token
+        if cost < 0.0:
+            self.gained -= cost
+        else:
+            self.lost += cost
         for position in positions:
             self.choices.append(Choice(self.waiting[position].id, name, cost=cost, reason=reason))
             place.take(self.items[position])

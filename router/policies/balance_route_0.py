@@ -68,18 +68,20 @@ workers offered are one group. Peers unknown: those offered alone make up G and 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from router.core.explain import Table
 from router.core.policy import Choice
 from router.core.request import Request
+from router.core.rounds import RoundMemory
 from router.core.worker import Role, WorkerView
 from router.policies.ageing import Overtakings
 from router.policies.balance_alone import Alone
 from router.policies.balance_round import RoundRules, new_round
 from router.policies.barrier import groups_of
 from router.policies.envelope import Present
+from router.policies.round_watch import RoundResult, RoundWatch, Unwatched
 from router.policies.spec import PolicySpec, Shape, number, whole
 
 
@@ -99,9 +101,8 @@ class BalanceRoute0:
 
     params: Parameters
     seed: int
-    stage_ended: Callable[[str], None] | None = field(default=None, repr=False)
-    """Told the name of each stage of a round as it ends (`balance_round.STAGES`); a shell that measures sets
-    it."""
+    watch: RoundWatch = field(default_factory=Unwatched, repr=False, compare=False)
+    """Told of its rounds; a shell that measures sets it."""
     overtakings: Overtakings = field(init=False)
 
     def __post_init__(self) -> None:
@@ -113,8 +114,26 @@ class BalanceRoute0:
         """A round over all that wait, oldest first."""
         if not waiting or not workers:
             return ()
+        self.watch.began()
+        return self.decide(waiting, workers, now)
+
+    def decide(
+        self,
+        waiting: Sequence[Request],
+        workers: Sequence[WorkerView],
+        now: float,
+        fallback: str | None = None,
+    ) -> list[Choice]:
+        """A round that has begun, over at least one request and one worker.
+
+        Args:
+            fallback: why another policy leaves it to this one.
+        """
         groups = [(group, Present(group)) for group in groups_of(workers)]
-        return new_round(self.rules(), groups, waiting, workers, self.seed).run(self.overtakings, now)
+        made = new_round(self.rules(), groups, waiting, workers, self.seed)
+        choices = made.run(self.overtakings, now)
+        self.watch.ended(RoundResult(len(waiting), choices, made.gained, made.lost, fallback))
+        return choices
 
     def rules(self) -> RoundRules:
         """How its rounds decide."""
@@ -124,7 +143,7 @@ class BalanceRoute0:
             greedy_candidates=params.greedy_candidates,
             greedy_slots_per_worker=params.greedy_slots_per_worker,
             kv_reserve=params.kv_reserve,
-            stage_ended=self.stage_ended,
+            watch=self.watch,
         )
 
     def pick(self, request: Request, workers: Sequence[WorkerView], now: float) -> Choice | None:
@@ -137,6 +156,13 @@ class BalanceRoute0:
     def _alone(self, request: Request, workers: Sequence[WorkerView]) -> Alone:
         groups = [(group, Present(group)) for group in groups_of(workers)]
         return Alone(request, groups, workers, self.params.kv_reserve, "bypass")
+
+    def memory(self, workers: Sequence[WorkerView]) -> RoundMemory:
+        return RoundMemory(overtakings=list(self.overtakings.placed))
+
+    def recall(self, memory: RoundMemory) -> None:
+        self.overtakings.placed.clear()
+        self.overtakings.placed.extend(memory.overtakings)
 
     def committed(self, request: Request, choice: Choice, now: float, *, retry: bool) -> None:
         if not retry:

@@ -56,7 +56,7 @@ without known slots is never `low_use`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from msgspec import structs
@@ -68,6 +68,7 @@ from router.core.policy import Choice
 from router.core.predict import Grouping, LengthPredictor
 from router.core.predict_error import Trust
 from router.core.request import Request
+from router.core.rounds import RoundMemory
 from router.core.worker import Role, WorkerView
 from router.policies import balance_route_0
 from router.policies.balance_alone import Alone
@@ -76,6 +77,7 @@ from router.policies.balance_route_0 import BalanceRoute0
 from router.policies.barrier import Group, groups_of
 from router.policies.envelope import Envelope, Horizon, Present, Weights, discounts
 from router.policies.projection import project
+from router.policies.round_watch import RoundResult, RoundWatch
 from router.policies.spec import PolicySpec, Shape, number, whole, word
 
 
@@ -101,6 +103,8 @@ class BalanceRouteH:
     """Of its pool, which feeds them; its own as long as nobody gave it any."""
     feeds: bool = field(init=False, default=True, repr=False, compare=False)
     """Whether they are its own, so that it has to feed them."""
+    recalled: RoundMemory | None = field(init=False, default=None, repr=False)
+    """What it goes by in place of all forecasts, when a round is made again."""
 
     def __post_init__(self) -> None:
         params = self.params
@@ -119,13 +123,13 @@ class BalanceRouteH:
         return self.forecasts.predictor
 
     @property
-    def stage_ended(self) -> Callable[[str], None] | None:
-        """Told the name of each stage of a round as it ends (`balance_round.STAGES`)."""
-        return self.present.stage_ended
+    def watch(self) -> RoundWatch:
+        """Told of its rounds."""
+        return self.present.watch
 
-    @stage_ended.setter
-    def stage_ended(self, told: Callable[[str], None] | None) -> None:
-        self.present.stage_ended = told
+    @watch.setter
+    def watch(self, watch: RoundWatch) -> None:
+        self.present.watch = watch
 
     # --- decisions --------------------------------------------------------------------------------------
 
@@ -135,13 +139,16 @@ class BalanceRouteH:
         """A round over all that wait, oldest first."""
         if not waiting or not workers:
             return ()
+        self.watch.began()
         groups = groups_of(workers)
         why = self._useless([member for group in groups for member in group.members])
         if why is not None:
-            return list(_fallen_back(self.present.admit(waiting, workers, now), why))
+            return list(_fallen_back(self.present.decide(waiting, workers, now, why), why))
         ahead = [(group, self._ahead(group)) for group in groups]
         made = new_round(self.present.rules(), ahead, waiting, workers, self.seed)
-        return made.run(self.present.overtakings, now)
+        choices = made.run(self.present.overtakings, now)
+        self.watch.ended(RoundResult(len(waiting), choices, made.gained, made.lost))
+        return choices
 
     def pick(self, request: Request, workers: Sequence[WorkerView], now: float) -> Choice | None:
         """The bypass: one request that comes while nobody waits. None when no worker has room for it."""
@@ -159,6 +166,8 @@ class BalanceRouteH:
 
     def _useless(self, members: Sequence[WorkerView]) -> str | None:
         """Why the horizon is of no use now."""
+        if self.recalled is not None:
+            return self.recalled.fallback
         if self.predictor.trust is Trust.LOST:
             return "drifted"
         free = [member.free_slots for member in members]
@@ -172,16 +181,46 @@ class BalanceRouteH:
 
     def _ahead(self, group: Group) -> Envelope:
         params = self.params
-        discount = params.discount / 2 if self.predictor.trust is Trust.LOW else params.discount
         weights = Weights(
-            discounts(discount, params.horizon_steps), params.fill_weight, params.overflow_weight
+            discounts(self._discount, params.horizon_steps), params.fill_weight, params.overflow_weight
         )
-        count = len(weights.discounts)
-        loads = [
+        loads = self._loads(group, len(weights.discounts))
+        return Horizon(loads, [member.warmup for member in group.members], weights)
+
+    @property
+    def _discount(self) -> float:
+        """γ; a half of it while the forecasts are not trusted much."""
+        if self.recalled is not None and self.recalled.discount is not None:
+            return self.recalled.discount
+        return self.params.discount / 2 if self.predictor.trust is Trust.LOW else self.params.discount
+
+    def _loads(self, group: Group, count: int) -> list[list[float]]:
+        if self.recalled is not None:
+            return [self.recalled.loads_ahead[member.name] for member in group.members]
+        return [
             project(member, self.forecasts.tables, count, unit)
             for member, unit in zip(group.members, group.units, strict=True)
         ]
-        return Horizon(loads, [member.warmup for member in group.members], weights)
+
+    # --- a round that is made again ---------------------------------------------------------------------
+
+    def memory(self, workers: Sequence[WorkerView]) -> RoundMemory:
+        groups = groups_of(workers)
+        why = self._useless([member for group in groups for member in group.members])
+        remembered = self.present.memory(workers)
+        if why is not None:
+            return structs.replace(remembered, fallback=why)
+        count = len(discounts(self._discount, self.params.horizon_steps))
+        ahead = {
+            member.name: loads
+            for group in groups
+            for member, loads in zip(group.members, self._loads(group, count), strict=True)
+        }
+        return structs.replace(remembered, discount=self._discount, loads_ahead=ahead)
+
+    def recall(self, memory: RoundMemory) -> None:
+        self.present.recall(memory)
+        self.recalled = memory
 
     # --- what it learns ---------------------------------------------------------------------------------
 

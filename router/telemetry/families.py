@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from router.telemetry.handover_families import HandoverFamilies
+from router.telemetry.round_families import RoundFamilies
 from router.telemetry.series import CounterFamily, HistogramFamily
 
 REQUEST_BOUNDS_S = (
@@ -184,13 +185,14 @@ class WorkerFamilies:
         )
 
 
-class Families(RequestFamilies, RouterFamilies, HandoverFamilies, WorkerFamilies):
+class Families(RequestFamilies, RouterFamilies, HandoverFamilies, RoundFamilies, WorkerFamilies):
     """One set of all counters and histograms; iterates in the order above, which is that of exposition."""
 
     def __init__(self) -> None:
         RequestFamilies.__init__(self)
         RouterFamilies.__init__(self)
         HandoverFamilies.__init__(self)
+        RoundFamilies.__init__(self)
         WorkerFamilies.__init__(self)
 
     def __iter__(self) -> Iterator[CounterFamily | HistogramFamily]:

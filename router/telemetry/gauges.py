@@ -12,6 +12,7 @@ from router.core.engine_stats import EngineStats
 from router.telemetry.calibration_gauges import calibration_gauges
 from router.telemetry.choosing_gauges import choosing_gauges
 from router.telemetry.exposition import SampleFamily
+from router.telemetry.forecast_gauges import forecast_gauges
 from router.telemetry.prefix_gauges import prefix_gauges
 from router.telemetry.samples import QueueSample, Snapshot, WorkerSample
 
@@ -82,6 +83,7 @@ def gauges(snapshot: Snapshot) -> Iterator[SampleFamily]:
     yield from calibration_gauges(snapshot.workers, snapshot.now)
     yield from prefix_gauges(snapshot.prefixes)
     yield from choosing_gauges(snapshot.choosing)
+    yield from forecast_gauges(snapshot.forecasts)
 
 
 def _router_gauges(snapshot: Snapshot) -> Iterator[SampleFamily]:

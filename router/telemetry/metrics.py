@@ -19,6 +19,7 @@ from router.telemetry.bound import Finish, HandoverSeries, RequestSeries, Worker
 from router.telemetry.exposition import CONTENT_TYPE, SampleFamily
 from router.telemetry.families import Families
 from router.telemetry.gauges import gauges
+from router.telemetry.round_meter import RoundMeter
 from router.telemetry.samples import QueueSample, Snapshot, WorkerSample
 from router.telemetry.series import OVERFLOW
 
@@ -82,6 +83,10 @@ class Metrics:
         if found is None:
             found = self._workers[name] = WorkerSeries(self._families, name)
         return found
+
+    def rounds(self, pool: str, clock: Callable[[], float]) -> RoundMeter:
+        """What measures the rounds of a pool by a clock (s)."""
+        return RoundMeter(self._families, pool, clock)
 
     def decided(self, policy: str, seconds: float) -> None:
         """Record how long one call of a policy took."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from router.core.calibration import Calibration
 from router.core.engine_stats import EngineStats
 from router.telemetry.choosing_gauges import ChoosingSample
+from router.telemetry.forecast_gauges import ForecastSample
 from router.telemetry.prefix_gauges import PrefixSnapshot
 
 
@@ -97,6 +98,7 @@ class Snapshot:
         bindings: (pool, whether its requests wait for a free slot) of each pool.
         prefixes: what workers are believed to hold.
         choosing: the policy of each pool.
+        forecasts: the predictor of each pool that decodes.
     """
 
     now: float
@@ -109,5 +111,6 @@ class Snapshot:
     bindings: Sequence[tuple[str, bool]] = ()
     prefixes: PrefixSnapshot = field(default_factory=PrefixSnapshot)
     choosing: Sequence[ChoosingSample] = ()
+    forecasts: Sequence[ForecastSample] = ()
     workers: Sequence[WorkerSample] = ()
     queues: Sequence[QueueSample] = ()

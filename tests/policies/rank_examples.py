@@ -13,6 +13,7 @@ from router.core.policy import BatchPolicy, Choice, Commits
 from router.core.request import Request
 from router.core.worker import StepModel, WorkerView
 from router.policies import build
+from router.policies.round_watch import RoundResult
 from tests.policies.examples import NOW, FrozenWorker, request
 
 STEP = StepModel(0.01, 1e-4, 0.02, 1e-4, 1e-7)
@@ -37,6 +38,23 @@ def group(*loads: int, free: int = 1, **what: object) -> list[FrozenRank]:
         fields = {"kv_tokens": kv_tokens, "in_flight": 1, "sequences": 1, "free_slots": free} | what
         members.append(rank(f"w{index}", barrier_group="g", barrier_peers=members, **fields))
     return members
+
+
+class Watch:
+    """Remembers what it was told of rounds."""
+
+    def __init__(self) -> None:
+        self.stages: list[str] = []
+        self.results: list[RoundResult] = []
+
+    def began(self) -> None:
+        self.stages.append("began")
+
+    def stage_ended(self, stage: str) -> None:
+        self.stages.append(stage)
+
+    def ended(self, result: RoundResult) -> None:
+        self.results.append(result)
 
 
 def prompts(*tokens: int, first: int = 0, **what: object) -> list[Request]:

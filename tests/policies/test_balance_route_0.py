@@ -9,10 +9,10 @@ import pytest
 
 from router.core.request import Request
 from router.core.worker import StepModel
-from router.policies.balance_round import STAGES
 from router.policies.balance_route_0 import BalanceRoute0, Parameters
+from router.policies.round_watch import STAGES
 from tests.policies.examples import NOW, Server, idle, place, policy, request, varied, worker
-from tests.policies.rank_examples import FrozenRank, admitted, batch, commit, group, prompts, rank
+from tests.policies.rank_examples import FrozenRank, Watch, admitted, batch, commit, group, prompts, rank
 
 STEP = StepModel(0.0, 0.0, 0.005, 0.0, 2e-7)
 
@@ -264,10 +264,22 @@ def test_a_long_prompt_that_is_never_the_best_gets_in_within_the_bound() -> None
 
 
 def test_the_end_of_each_stage_is_told() -> None:
-    told: list[str] = []
-    made = BalanceRoute0(Parameters(), 1, stage_ended=told.append)
-    made.admit(prompts(1, 2), group(5, 6), NOW)
-    assert tuple(told) == STAGES
+    told = Watch()
+    made = BalanceRoute0(Parameters(), 1, watch=told)
+    choices = made.admit(prompts(1, 2), group(5, 6), NOW)
+    assert tuple(told.stages) == ("began", *STAGES)
+    (result,) = told.results
+    assert (result.waiting, result.choices, result.fallback) == (2, choices, None)
+
+
+def test_what_a_round_gains_is_what_its_sets_are_worth() -> None:
+    """One gap of 1,000 below the highest of three: 900 fill it, and 1,200 make two others wait 200 each."""
+    told = Watch()
+    made = BalanceRoute0(Parameters(), 1, watch=told)
+    made.admit(prompts(900), group(1_000, 2_000, 2_000)[:1], NOW)
+    made.admit(prompts(1_200), group(1_000, 2_000, 2_000)[:1], NOW)
+    made.admit(prompts(3_000), group(1_000, 2_000, 2_000)[:1], NOW)
+    assert [(result.gained, result.lost) for result in told.results] == [(900, 0), (600, 0), (0, 3_000)]
 
 
 def test_a_plain_view_without_peers_will_do() -> None:

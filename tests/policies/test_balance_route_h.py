@@ -12,11 +12,11 @@ from router.core.policy import Choice
 from router.core.predict_error import Trust
 from router.core.predict_state import export, restore
 from router.core.request import Api, Request
-from router.policies.balance_round import STAGES
 from router.policies.balance_route_h import BalanceRouteH
+from router.policies.round_watch import STAGES
 from tests.policies.examples import NOW
 from tests.policies.examples import request as any_request
-from tests.policies.rank_examples import FrozenRank, admitted, batch, prompts, rank
+from tests.policies.rank_examples import FrozenRank, Watch, admitted, batch, prompts, rank
 
 
 def request(number: int, **what: object) -> Request:
@@ -212,13 +212,13 @@ def test_two_are_equal_by_what_they_decide_and_copies_share_nothing() -> None:
 
 
 def test_the_end_of_each_stage_is_told_whatever_decides() -> None:
-    told: list[str] = []
+    told = Watch()
     made = taught(300)
-    made.stage_ended = told.append
+    made.watch = told
     pool = fleet(made, [(1_000, YOUNG)] * 5, [(2_000, YOUNG)] * 5)
     made.admit(prompts(1, 2), pool, NOW)
     route_without = route()
-    route_without.stage_ended = told.append
+    route_without.watch = told
     route_without.admit(prompts(1, 2), pool, NOW)
-    assert tuple(told) == STAGES * 2
-    assert made.stage_ended is not None
+    assert tuple(told.stages) == ("began", *STAGES) * 2
+    assert [result.fallback for result in told.results] == [None, "unknown"]
