@@ -25,6 +25,7 @@ COMMANDS: Final[Mapping[str, str]] = {
     "check": "validate a configuration and say what it does",
     "drain": "take workers of a running router out of service",
     "replay": "send the requests of a trace to an endpoint and measure it",
+    "compare": "compare policies on simulated calls, without any engine",
     "calibrate": "measure the engines of a fleet, for policies that reckon in seconds",
 }
 """Each command is the module of that name, with `add_parser(subparsers)` and `run(args) -> int`."""

@@ -1,0 +1,201 @@
+"""Many policies on the same calls, over several seeds, on as many cores as there are.
+
+Separate from the command, which reads flags and prints: a comparison is a function of its plan, and equal
+plans give equal results to the last bit, whatever the number of processes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+
+import msgspec
+
+from router.studies.confidence import Estimate, estimate, paired
+from router.studies.metrics import RunFigures, figures
+from router.studies.queueing import QueuePlan, serve
+from router.studies.setups import SETUPS, Choosing
+from router.studies.simulation.run import RunResult, Simulation
+from router.studies.workloads import WORKLOADS
+from router.studies.workloads.arrivals import all_at_once
+
+SATURATED = "saturated"
+_WARM_UP_SHARE = 0.1
+
+
+class Task(msgspec.Struct, frozen=True, kw_only=True):
+    """One run of a comparison, by names, so that any process can do it.
+
+    Attributes:
+        rate: calls per second; None: all at once.
+    """
+
+    workload: str
+    setup: str
+    policy: str
+    params: dict[str, object]
+    rate: float | None
+    calls: int
+    seed: int
+
+
+class Cell(msgspec.Struct, frozen=True, kw_only=True):
+    """One run and its figures."""
+
+    task: Task
+    figures: RunFigures
+
+    @property
+    def policy(self) -> str:
+        """The policy with what of it is not the default."""
+        return Choosing(policy=self.task.policy, params=self.task.params).name
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """What is compared.
+
+    Attributes:
+        rates: calls per second by workload; those not named run at the rate of their setup.
+        setup: of all workloads; None: of each its own.
+        calls: of each run; None: as many as were published.
+    """
+
+    policies: list[tuple[str, dict[str, object]]]
+    workloads: list[str]
+    seeds: int = 3
+    calls: int | None = 2_000
+    rates: dict[str, float | None] = {}
+    setup: str | None = None
+
+    def tasks(self) -> list[Task]:
+        """Every run, in the order of the results."""
+        return [
+            Task(
+                workload=name,
+                setup=self.setup or WORKLOADS[name].setup,
+                policy=policy,
+                params=params,
+                rate=self._rate(name),
+                calls=self.calls or WORKLOADS[name].published_size,
+                seed=seed,
+            )
+            for name in self.workloads
+            for seed in range(1, self.seeds + 1)
+            for policy, params in self.policies
+        ]
+
+    def _rate(self, workload: str) -> float | None:
+        if workload in self.rates:
+            return self.rates[workload]
+        rates = SETUPS[self.setup or WORKLOADS[workload].setup].rates
+        if workload not in rates:
+            raise ValueError(f"no rate is known for {workload} on {self.setup}: say one")
+        return rates[workload]
+
+
+def run(task: Task) -> RunResult:
+    """One run."""
+    workload, setup = WORKLOADS[task.workload], SETUPS[task.setup]
+    arrivals = all_at_once if task.rate is None else None
+    calls = workload.calls(task.calls, task.rate or 1.0, task.seed, arrivals)
+    if setup.plain:
+        warm_up = int(task.calls * _WARM_UP_SHARE)
+        plan = QueuePlan(policy=task.policy, params=task.params, warm_up=warm_up)
+        return serve(plan, calls, task.seed)
+    fleet = setup.plan(Choosing(policy=task.policy, params=task.params))
+    return Simulation(fleet, calls, task.seed).run()
+
+
+def cell(task: Task) -> Cell:
+    """One run and its figures."""
+    return Cell(task=task, figures=figures(run(task), SETUPS[task.setup].targets))
+
+
+def cells(tasks: Sequence[Task], jobs: int = 1, told: Callable[[Cell], None] | None = None) -> list[Cell]:
+    """All runs, in the order of the tasks.
+
+    Args:
+        jobs: processes.
+        told: of each cell as it comes.
+    """
+    done: list[Cell] = []
+    for made in _each(tasks, jobs):
+        done.append(made)
+        if told is not None:
+            told(made)
+    return done
+
+
+def _each(tasks: Sequence[Task], jobs: int) -> Iterator[Cell]:
+    if jobs <= 1 or len(tasks) <= 1:
+        yield from map(cell, tasks)
+        return
+    # A process that was started anew knows nothing of this one, so no run can depend on it.
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+        yield from pool.map(cell, tasks)
+
+
+class Line(msgspec.Struct, frozen=True, kw_only=True):
+    """One policy on one workload, over the seeds.
+
+    Attributes:
+        against_first: mean end-to-end time less that of the first policy, on the same calls; None for itself.
+    """
+
+    workload: str
+    policy: str
+    goodput: Estimate | None
+    e2e_s: Estimate
+    e2e_p99_s: Estimate
+    ttft_s: Estimate
+    ttft_p99_s: Estimate
+    tpot_s: Estimate | None
+    hit_rate: Estimate
+    busiest: Estimate
+    output_tokens_per_s: Estimate
+    gap_tokens: Estimate | None
+    against_first: Estimate | None
+    unanswered: int
+
+
+def lines(made: Sequence[Cell]) -> list[Line]:
+    """Results by workload and policy, in the order in which they were asked for."""
+    groups: dict[tuple[str, str], list[Cell]] = {}
+    for each in made:
+        groups.setdefault((each.task.workload, each.policy), []).append(each)
+    firsts = {workload: groups[workload, policy] for workload, policy in reversed(groups)}
+    return [_line(group, firsts[workload]) for (workload, _), group in groups.items()]
+
+
+def _line(group: Sequence[Cell], first: Sequence[Cell]) -> Line:
+    runs = [each.figures for each in group]
+    e2e = [each.mean_e2e_s for each in runs]
+    goodputs = [each.goodput for each in runs if each.goodput is not None]
+    tpots = [each.latencies.tpot_s.mean for each in runs if each.latencies.tpot_s is not None]
+    gaps = [barrier.gap_tokens for each in runs for barrier in each.barriers.values()]
+    return Line(
+        workload=group[0].task.workload,
+        policy=group[0].policy,
+        goodput=estimate(goodputs) if goodputs else None,
+        e2e_s=estimate(e2e),
+        e2e_p99_s=_of(runs, "e2e_s", "p99"),
+        ttft_s=_of(runs, "ttft_s", "mean"),
+        ttft_p99_s=_of(runs, "ttft_s", "p99"),
+        tpot_s=estimate(tpots) if tpots else None,
+        hit_rate=estimate([each.hit_rate for each in runs]),
+        busiest=estimate([each.busiest for each in runs]),
+        output_tokens_per_s=estimate([each.output_tokens_per_s for each in runs]),
+        gap_tokens=estimate(gaps) if gaps else None,
+        against_first=None if group is first else paired(e2e, [each.figures.mean_e2e_s for each in first]),
+        unanswered=sum(each.calls - each.answered for each in runs),
+    )
+
+
+def _of(runs: Sequence[RunFigures], what: str, which: str) -> Estimate:
+    """Over the seeds, one figure of a latency; infinite where nothing was answered."""
+    values = []
+    for each in runs:
+        distribution = getattr(each.latencies, what)
+        values.append(float("inf") if distribution is None else getattr(distribution, which))
+    return estimate(values)

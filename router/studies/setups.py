@@ -1,0 +1,261 @@
+"""The fleets that workloads were published on, by name.
+
+Separate from the workloads because any workload can be run on any fleet, and from the simulation, which takes
+whatever fleet it gets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+from engines.model.engine import EngineConfig
+from engines.model.handover import TransferLink
+from engines.model.roofline import MEASURED, Roofline, StepClock, StepTimes
+from engines.model.specs import GPUS, MODELS
+from router.core.binding import Mode
+from router.core.worker import Role
+from router.policies import POLICIES, Shape
+from router.studies.metrics import Slo
+from router.studies.simulation.fleet import Delays, FleetPlan, PoolPlan, SplitPlan, WorkerPlan
+from router.studies.simulation.known import measured
+
+PREFILL_POLICY = "least_tokens"
+"""Places prompts where the policy that is studied places decodes only."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choosing:
+    """A policy with its parameters, under the name that results carry."""
+
+    policy: str
+    params: Mapping[str, object] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """The policy, and what of it is not the default."""
+        if not self.params:
+            return self.policy
+        return f"{self.policy}({', '.join(f'{key}={value}' for key, value in self.params.items())})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """One fleet.
+
+    Attributes:
+        plan: the fleet under a policy.
+        targets: of each class of service.
+        rates: calls per second at which round robin is about to collapse, by workload, as `pointsman
+            saturate` finds it; the levels of a comparison are shares of it.
+    """
+
+    name: str
+    plan: Callable[[Choosing], FleetPlan]
+    targets: Mapping[str, Slo]
+    rates: Mapping[str, float]
+    plain: bool = False
+
+
+def mode_of(policy: str, mode: Mode) -> Mode:
+    """How a pool binds under a policy: one that decides by batch needs the queue."""
+    return Mode.LATE if POLICIES[policy].shape is Shape.BATCH else mode
+
+
+def _alike(
+    count: int, prefix: str, engine: EngineConfig, clock: StepClock, group: str | None = None
+) -> tuple[WorkerPlan, ...]:
+    known = measured(clock)
+    return tuple(
+        WorkerPlan(
+            name=f"{prefix}{index:03}",
+            engine=engine,
+            clock=clock,
+            slots=engine.max_num_seqs,
+            barrier_group=group,
+            calibrated=known,
+        )
+        for index in range(count)
+    )
+
+
+def colocated(
+    choosing: Choosing,
+    workers: tuple[WorkerPlan, ...],
+    *,
+    mode: Mode = Mode.EARLY,
+    delays: Delays | None = None,
+) -> FleetPlan:
+    """One pool of workers that do everything."""
+    pool = PoolPlan(
+        name="pool",
+        workers=workers,
+        policy=choosing.policy,
+        params=choosing.params,
+        mode=mode_of(choosing.policy, mode),
+    )
+    return FleetPlan(pools=(pool,), delays=delays or Delays())
+
+
+def disaggregated(
+    choosing: Choosing, prefills: tuple[WorkerPlan, ...], decodes: tuple[WorkerPlan, ...], link: TransferLink
+) -> FleetPlan:
+    """A pair of pools. A policy that is not for prefill pools places decodes only."""
+    spec = POLICIES[choosing.policy]
+    both = Role.PREFILL in spec.roles and spec.shape is not Shape.BATCH
+    first = choosing if both else Choosing(policy=PREFILL_POLICY)
+    return FleetPlan(
+        pools=(
+            PoolPlan(
+                name="prefill", workers=prefills, policy=first.policy, params=first.params, role=Role.PREFILL
+            ),
+            PoolPlan(
+                name="decode",
+                workers=decodes,
+                policy=choosing.policy,
+                params=choosing.params,
+                role=Role.DECODE,
+                mode=mode_of(choosing.policy, Mode.EARLY),
+            ),
+        ),
+        split=SplitPlan(link=link),
+    )
+
+
+# --- the classics -----------------------------------------------------------------------------------------
+
+
+def _no_engines(choosing: Choosing) -> FleetPlan:
+    raise ValueError("plain servers have no fleet; they are run by router.studies.queueing")
+
+
+CLASSIC_16 = Setup(
+    name="classic_16",
+    plan=_no_engines,
+    targets={},
+    rates={"classic_exponential": 14.4, "classic_heavy_tail": 14.4},
+    plain=True,
+)
+"""16 servers, first come, first served; at 0.9 of what they can do."""
+
+# --- Preble -------------------------------------------------------------------------------------------------
+
+_A6000 = Roofline(MODELS["mistral-7b"], GPUS["a6000"])
+_A6000_ENGINE = EngineConfig(
+    num_blocks=_A6000.kv_capacity_tokens() // 64 + 1,
+    block_size=64,
+    max_model_len=32_768,
+    max_num_seqs=256,
+    max_num_batched_tokens=1_024,
+)
+
+
+def preble(workers: int = 4) -> Callable[[Choosing], FleetPlan]:
+    """So many Mistral-7B on an A6000 each, chunks of 1,024 tokens; the paper's second machine has two."""
+    return lambda choosing: colocated(choosing, _alike(workers, "w", _A6000_ENGINE, _A6000))
+
+
+PREBLE_A6000 = Setup(
+    name="preble_a6000",
+    plan=preble(),
+    targets={"": Slo(2.0, 0.1)},
+    rates={
+        "toolbench": 18.0,
+        "embodied_agent": 20.0,
+        "programming": 5.0,
+        "video_qa": 3.0,
+        "long_document": 1.0,
+        "preble_mixed": 6.0,
+    },
+)
+
+# --- calibrated ---------------------------------------------------------------------------------------------
+
+_A40 = MEASURED["qwen2.5-3b", "a40"]
+_A40_ENGINE = EngineConfig(
+    num_blocks=60_000 // 16 + 1,
+    block_size=16,
+    max_model_len=32_768,
+    max_num_seqs=256,
+    max_num_batched_tokens=2_048,
+    kv_connector=True,
+)
+_A40_LINK = TransferLink(
+    block_bytes=16 * MODELS["qwen2.5-3b"].kv_bytes_per_token, bytes_per_s=12.5e9, latency_s=0.003
+)
+TIGHT = Slo(0.175, 0.0397)
+"""The tight class of "Calibrate then route"; the loose one has three times as long."""
+
+
+def calibrated(prefills: int = 2, decodes: int = 4) -> Callable[[Choosing], FleetPlan]:
+    """Qwen2.5-3B on an A40 each, 60,000 KV tokens, two that prefill and four that decode in the main runs."""
+    return lambda choosing: disaggregated(
+        choosing, _alike(prefills, "p", _A40_ENGINE, _A40), _alike(decodes, "d", _A40_ENGINE, _A40), _A40_LINK
+    )
+
+
+CALIBRATED_A40 = Setup(
+    name="calibrated_a40",
+    plan=calibrated(),
+    targets={"": TIGHT, "tight": TIGHT, "loose": Slo(3 * TIGHT.ttft_s, 3 * TIGHT.tpot_s)},
+    rates={"chat_short": 30.0, "long_prefill": 12.0, "long_decode": 6.0, "mixed_bursty": 16.0},
+)
+
+# --- BalanceRoute -------------------------------------------------------------------------------------------
+
+_NPU = StepTimes(
+    base_s=5e-3, per_sequence_s=0.0, per_kv_token_s=0.20e-6, prefill_base_s=0.0, prefill_per_token_s=0.0
+)
+"""The decode side alone: prompts come prefilled, from a tier that is never short."""
+
+
+def balanceroute(workers: int = 8, slots: int = 64) -> Callable[[Choosing], FleetPlan]:
+    """Decode ranks that step together, 64 slots each (DeepSeek-V3, data parallel over 8 times 4 dies)."""
+    engine = EngineConfig(
+        num_blocks=slots * 48_000 // 64 + 1,
+        block_size=64,
+        max_model_len=48_064,
+        max_num_seqs=slots,
+        max_num_batched_tokens=slots * 48_064,
+        enable_prefix_caching=False,
+    )
+    return lambda choosing: colocated(choosing, _alike(workers, "d", engine, _NPU, "group"), mode=Mode.EARLY)
+
+
+BALANCEROUTE_8 = Setup(
+    name="balanceroute_8",
+    plan=balanceroute(),
+    targets={"": Slo(10.0, 0.09)},
+    rates={"balanceroute_proprietary": 6.5, "balanceroute_azure": 7.0},
+)
+
+# --- agents -------------------------------------------------------------------------------------------------
+
+_A100 = Roofline(MODELS["llama-3-8b"], GPUS["a100"])
+_A100_ENGINE = EngineConfig(
+    num_blocks=_A100.kv_capacity_tokens() // 64 + 1,
+    block_size=64,
+    max_model_len=40_000,
+    max_num_seqs=256,
+    max_num_batched_tokens=2_048,
+)
+
+AGENTS_A100 = Setup(
+    name="agents_a100",
+    plan=lambda choosing: colocated(choosing, _alike(4, "w", _A100_ENGINE, _A100)),
+    targets={"": Slo(1.0, 0.05)},
+    rates={"agents": 12.0},
+)
+
+SETUPS: dict[str, Setup] = {
+    setup.name: setup for setup in (CLASSIC_16, PREBLE_A6000, CALIBRATED_A40, BALANCEROUTE_8, AGENTS_A100)
+}
+
+
+def without_calibration(plan: FleetPlan) -> FleetPlan:
+    """The same fleet before a router that was told no coefficients."""
+    pools = tuple(
+        replace(pool, workers=tuple(replace(worker, calibrated=None) for worker in pool.workers))
+        for pool in plan.pools
+    )
+    return replace(plan, pools=pools)
