@@ -7,20 +7,21 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple, Protocol
 
 from router.core.answer import Usage
 from router.core.errors import InternalError
-from router.core.explain import Table
+from router.core.explain import Row, Table, decide, picks
 from router.core.lease import Lease, Outcome
 from router.core.offer import Placed
-from router.core.policy import AnyPolicy, Choice, tie_break
+from router.core.policy import AnyPolicy, Choice
 from router.core.prefix_settings import PrefixSettings
 from router.core.prefixes import PoolPrefixes
+from router.core.recording import Considered, Decision, Records
 from router.core.request import Request
 from router.core.roster import Roster
+from router.core.rounds import MadeRound
 from router.core.seat import Borrowed, Seat
-from router.core.shadows import Opinion, Shadow, Shadows
+from router.core.shadows import Shadow, Shadows
 from router.core.worker import Worker
 
 MAX_OTHERS = 8
@@ -34,36 +35,6 @@ def _no_other(name: str) -> AnyPolicy | None:
 
 def _unheard(name: str, error: Exception) -> None:
     """Nobody wants to know which policy beside the pool's own failed."""
-
-
-class Considered(NamedTuple):
-    """What was thought of a choice before it was charged.
-
-    Attributes:
-        opinions: of the shadows.
-        table: what its policy compared, when somebody records it and the policy can tell.
-    """
-
-    opinions: Sequence[Opinion]
-    table: Table | None
-
-
-class Decision(NamedTuple):
-    """A choice that was charged at the time `now` (s), and whose it was."""
-
-    pool: str
-    seat: Seat
-    placed: Placed
-    table: Table | None
-    now: float
-
-
-class Records(Protocol):
-    """Keeps decisions."""
-
-    def decided(self, decision: Decision) -> tuple[tuple[str, float], ...]:
-        """Takes one; returns the best that were not chosen, each with what it would have cost."""
-        ...
 
 
 class Chooser:
@@ -260,7 +231,10 @@ class Chooser:
         if self._main.batch is None:
             raise InternalError(f"policy {self.name} of pool {self._pool} does not choose for many at once")
         wanted = {request.id: request for request in requests}
-        for choice in self._main.batch.admit(requests, workers, now):
+        choices = self._main.batch.admit(requests, workers, now)
+        if self.recorder is not None:
+            self.recorder.round(MadeRound(self._pool, self._main, requests, workers, choices, now))
+        for choice in choices:
             request = wanted.pop(choice.request_id, None)
             if request is None:
                 raise self._bug(f"placed request {choice.request_id} twice, or it was not offered")
@@ -276,11 +250,10 @@ class Chooser:
 
     @staticmethod
     def _least_running(request: Request, workers: Sequence[Worker]) -> Choice:
-        cost, _, name = min(
-            ((w.in_flight + 1) * w.warmup / w.capacity, tie_break(0, request.sequence, w.name), w.name)
-            for w in workers
-        )
-        return Choice(request.id, name, cost=cost, reason="bypass")
+        best = decide(_running(request, workers))
+        if best is None:
+            raise InternalError(f"nobody was offered for request {request.id}")
+        return Choice(request.id, best.worker, cost=best.total, reason=best.reason)
 
     # --- what the policies are told, and the prefixes they ask for -----------------------------------
 
@@ -300,9 +273,15 @@ class Chooser:
         if not len(self.shadows) and self.recorder is None:
             return None
         opinions = self.shadows.opinions(placed, now)
-        wanted = self.recorder is not None
-        table = self.seat(placed.request).explain(placed.request, placed.offer, now) if wanted else None
-        return Considered(opinions, table)
+        return Considered(opinions, None if self.recorder is None else self._table_of(placed, now))
+
+    def _table_of(self, placed: Placed, now: float) -> Table | None:
+        """What was compared for a choice, as far as it can be told."""
+        request, choice, offer = placed
+        table = self.seat(request).explain(request, offer, now)
+        if choice.reason == "bypass" and (table is None or not picks(table, choice)):
+            return _running(request, offer.workers)
+        return table
 
     def placed(self, lease: Lease, placed: Placed, considered: Considered | None, now: float) -> None:
         """A choice was charged."""
@@ -381,3 +360,17 @@ class Chooser:
     def __repr__(self) -> str:
         beside = f", on request {', '.join(self._others)}" if self._others else ""
         return f"<Chooser {self.name} of pool {self._pool}{beside}>"
+
+
+def _running(request: Request, workers: Sequence[Worker]) -> Table:
+    """Who has the least to do: requests that run there or are on their way, over its speed."""
+    rows = [
+        Row(
+            worker=w.name,
+            total=(w.in_flight + 1) * w.warmup / w.capacity,
+            terms={"in_flight_requests": w.in_flight, "warmup": w.warmup, "capacity": w.capacity},
+            reason="bypass",
+        )
+        for w in workers
+    ]
+    return Table(unit="requests in flight, this one included", seed=0, sequence=request.sequence, rows=rows)

@@ -12,7 +12,7 @@ from typing import Protocol, runtime_checkable
 import msgspec
 from msgspec import structs
 
-from router.core.policy import draw, tie_breaks
+from router.core.policy import Choice, draw, tie_breaks
 from router.core.request import Request
 from router.core.worker import WorkerView
 
@@ -71,7 +71,13 @@ def decide(table: Table) -> Row | None:
     return best[hashes.index(min(hashes))]
 
 
-def best_others(table: Table, chosen: Row, count: int) -> list[Row]:
+def picks(table: Table, choice: Choice) -> bool:
+    """Whether the table's own rule leads to this choice."""
+    row = decide(table)
+    return row is not None and (row.worker, row.prefill_worker) == (choice.worker, choice.prefill_worker)
+
+
+def best_others(table: Table, chosen: Row | None, count: int) -> list[Row]:
     """The rows that come next after the one that was chosen, at most so many, the best first."""
     others = [row for row in table.rows if row.tier is not None and row is not chosen]
     return sorted(others, key=lambda row: (row.tier, row.total, row.order))[:count]
