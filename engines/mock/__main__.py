@@ -144,13 +144,15 @@ def _kv_events(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--kv-events-replay-endpoint", help="where missed KV events can be asked for; without it nowhere"
     )
-    command.add_argument("--kv-events-topic", default="", help="of every message")
+    command.add_argument("--kv-events-topic", default="", help="of every message; none")
     command.add_argument(
         "--kv-events-encoding",
         default=ENCODINGS[0],
         help=f"{' or '.join(ENCODINGS)}: as vLLM since 0.24, or before it",
     )
-    command.add_argument("--kv-events-config", help="all of them as vLLM's JSON, in place of the other flags")
+    command.add_argument(
+        "--kv-events-config", help="vLLM's JSON of endpoints and topic, in place of their flags"
+    )
 
 
 def _server(command: argparse.ArgumentParser, default: MockSettings) -> None:
@@ -219,8 +221,8 @@ def _kv_events_config(
 ) -> KvEventsConfig | None:
     """What the flags of KV events say. Raises SettingsError."""
     if kv_events_config is not None:
-        if kv_events_endpoint is not None or kv_events_replay_endpoint is not None:
-            raise SettingsError("--kv-events-config: it holds the endpoints; leave the other flags out.")
+        if kv_events_endpoint or kv_events_replay_endpoint or kv_events_topic:
+            raise SettingsError("--kv-events-config: it says where and what; leave the other flags out.")
         try:
             return KvEventsConfig.of_json(kv_events_config, kv_events_encoding)
         except ValueError as error:
