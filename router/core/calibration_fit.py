@@ -25,6 +25,8 @@ _TRANSFER_FLOOR_S = 1e-3
 _MIN_TRANSFERS = 5
 _LONGEST_GAP_S = 30.0  # an hour without samples is no hour of traffic, and forgets nothing
 _TYPICAL_MEMORY = 50.0
+_LOST = 2.5  # times the largest error that is believed
+_FEWEST = 10  # fewer mean that the fit began anew
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,12 +120,11 @@ class Curve:
     def known(self, min_samples: int) -> bool:
         return self.fit.samples >= min_samples and self.relative_error <= self._settings.max_relative_error
 
-    def start_anew(self, weakest: Vector) -> None:
-        """What was learned holds no longer; it is where the search begins, with errors no smaller than those
-        of a prior that nobody measured."""
-        a, b, c = (_WEAK * max(got, least) for got, least in zip(self.fit.coefficients, weakest, strict=True))
-        self.fit = LinearFit(self.fit.coefficients, (a, b, c))
-        self.ratio = Ratio(self.ratio.memory)
+    @property
+    def lost(self) -> bool:
+        """Whether what was known is so no longer."""
+        few = self.fit.samples < _FEWEST
+        return few or self.relative_error > _LOST * self._settings.max_relative_error
 
     def __repr__(self) -> str:
         return f"<Curve {self.fit!r} {self.ratio!r}>"
@@ -163,13 +164,13 @@ class WorkerFit:
         """The mean time of some steps, and what ran in them."""
         x = (1.0, sequences, kv_tokens)
         self.step.add(x, step_s, self._trusted(self.step, x), now)
-        self._judge(self.step, _STEP_PRIOR, now)
+        self._judge(self.step, now)
 
     def add_prefill(self, tokens: int, cached_tokens: int, prefill_s: float, now: float) -> None:
         """The time of a prefill of `tokens` uncached tokens that nothing else disturbed."""
         x = (1.0, float(tokens), float(tokens * (tokens + 2 * cached_tokens)))
         self.prefill.add(x, prefill_s, self._trusted(self.prefill, x), now)
-        self._judge(self.prefill, _PREFILL_PRIOR, now)
+        self._judge(self.prefill, now)
 
     def add_transfer(self, producer: str, tokens: int, transfer_s: float) -> None:
         """The time that KV took to come from a producer."""
@@ -200,12 +201,17 @@ class WorkerFit:
             told = (step.prefill_base_s, step.prefill_per_token_s, step.prefill_per_token_squared_s)
         return told[0] + told[1] * x[1] + told[2] * x[2]
 
-    def _judge(self, curve: Curve, weakest: Vector, now: float) -> None:
+    def _judge(self, curve: Curve, now: float) -> None:
         """Gives coefficients up that do not hold, and takes those in use that are known well enough."""
         self._updated = now
         if self.state.trusted and curve.ratio.beyond(self._settings.drift_ratio):
             self.state = CalibrationState.DRIFTED
-            curve.start_anew(weakest)
+            curve.fit.begin_anew()
+            curve.ratio = Ratio(curve.ratio.memory)
+        elif self.state is CalibrationState.ONLINE and curve.lost:
+            # The fit has seen a jump itself, or the load is one that it knows nothing of.
+            self.state = CalibrationState.DRIFTED
+            curve.ratio = Ratio(curve.ratio.memory)
         elif self.state is not CalibrationState.ONLINE and self._known():
             self.state = CalibrationState.ONLINE
 

@@ -7,7 +7,7 @@ Schwartz, "A directional forgetting algorithm based on the decomposition of the 
 Automatica 36, 2000. What the traffic does not vary for an hour is hardly forgotten, while plain exponential
 forgetting would blow its error bars up. A paused loop must not move a coefficient: residuals beyond three
 standard deviations count as three (Huber, "Robust estimation of a location parameter", 1964), and beyond six
-as nothing. When several come in a row it is not they that are wrong, and they count as they are.
+as nothing. When several come in a row it is not they that are wrong, and the fit begins anew.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from router.core.symmetric import Vector, diagonal, dot, inverse, mix, plus, pro
 _CLIP = 3.0
 _REFUSE = 6.0
 _MAX_REFUSED = 4  # in a row
-_DOUBT = 0.9  # share of what is known that is given up for each sample that confirms a jump
+_WEAK = 3.0  # standard errors over coefficients when all that was learned is given up
 _PRIOR_FREEDOM = 8.0  # samples that the assumed noise is worth until the true one is known
 _NOISE_MEMORY = 400.0  # samples over which the noise is averaged
 _LEAST_NOISE = 0.01  # no engine is a straight line to the last percent
@@ -48,7 +48,7 @@ class LinearFit:
 
     Attributes:
         coefficients: the best estimate, none below 0.
-        samples: how many were taken in.
+        samples: how many were taken in since it began, or began anew.
     """
 
     __slots__ = (
@@ -97,11 +97,25 @@ class LinearFit:
             self._refused += 1
             return
         else:
-            clipped = score
-            self._information = mix(self._information, self._prior, _DOUBT)
+            self.begin_anew()
+            self.add(x, y)
+            return
         self.samples += 1
         self._forget(x, keep)
         self._take(x, clipped * deviation, 1.0 / own)
+
+    def begin_anew(self) -> None:
+        """What was learned holds no longer: it is where the search begins, and no more."""
+        xx, _, _, yy, _, zz = self._prior
+        a, b, c = (
+            min(known, (_WEAK * value) ** -2) if value else known
+            for known, value in zip((xx, yy, zz), self.coefficients, strict=True)
+        )
+        self._prior = self._information = diagonal(a, b, c)
+        self._covariance = inverse(self._information)
+        self._estimate = self.coefficients
+        self._freedom = _PRIOR_FREEDOM
+        self._refused = self.samples = 0
 
     def _forget(self, x: Vector, keep: float) -> None:
         """Takes away some of what is known along `x`, and a little of everything, down to the prior."""
