@@ -77,6 +77,7 @@ def state_of(front: Front, *, with_requests: bool) -> dict[str, object]:
         "connections": None if process.listener is None else process.listener.connections,
         "kv_connector": None if process.connector is None else process.connector.state(),
         "kv_events": None if process.kv_events is None else process.kv_events.state(),
+        "barrier_wait_s": process.barrier_wait_s,
         "ranks": [rank.state() for rank in process.ranks],
         "aborted": sum(account.aborted for account in accounts),
         "finished": _sums(account.finished for account in accounts),

@@ -30,11 +30,15 @@ class Incarnation:
     Args:
         host: its process.
         publishers: of KV events, by rank; none publishes none.
+
+    Attributes:
+        barrier_wait_s: engine seconds that ranks waited for each other, in sum.
     """
 
     def __init__(self, host: Host, publishers: Sequence[KvPublisher]) -> None:
         settings = host.settings
         self._host = host
+        self.barrier_wait_s = 0.0
         accounts = _accounts(settings, host.hardware.config.max_model_len)
         outlets: list[KvPublisher | None] = [*publishers] or [None] * settings.dp_size
         self.ranks = tuple(
@@ -93,7 +97,9 @@ class Incarnation:
         for rank in self.ranks:
             rank.start_fetches()
 
-    def _step_ended(self, outputs: Sequence[Sequence[Output]], _: JointStep, now: float) -> None:
+    def _step_ended(self, outputs: Sequence[Sequence[Output]], step: JointStep, now: float) -> None:
+        if len(self.ranks) > 1:
+            self.barrier_wait_s += step.waste_s
         for rank, of_rank in zip(self.ranks, outputs, strict=True):
             rank.step_ended(of_rank, now)
 

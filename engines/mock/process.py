@@ -126,6 +126,11 @@ class EngineProcess:
         return self.ranks[0].account
 
     @property
+    def barrier_wait_s(self) -> float:
+        """Engine seconds that its ranks waited for each other, in sum."""
+        return self._life.barrier_wait_s
+
+    @property
     def ticker(self) -> Ticker[JointStep, list[list[Output]]]:
         """What steps all ranks."""
         return self._life.ticker

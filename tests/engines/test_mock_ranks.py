@@ -179,6 +179,21 @@ def test_a_long_prefill_holds_up_the_tokens_of_another_rank() -> None:
     assert run(gaps("1")) == pytest.approx(run(gaps("0")), rel=0.2)
 
 
+def test_the_wait_at_the_barrier_is_told() -> None:
+    async def waited(*ranks: str) -> float:
+        async with stage(dp_size=2) as act:
+            await asyncio.gather(*(act.ask("/v1/completions", LONG, {RANK: rank}) for rank in ranks))
+            wait_s = (await act.state())["barrier_wait_s"]
+            assert isinstance(wait_s, float)
+            return wait_s
+
+    # One rank idle, both with the same work, and both idle but for one prompt after the other.
+    idle, even, both = run(waited("0")), run(waited("0", "1")), run(waited("0", "0"))
+    assert even == pytest.approx(0.0, abs=1e-9)
+    assert idle > 0.1
+    assert both >= idle
+
+
 async def gaps_without_prefill() -> float:
     async with stage(dp_size=2, gpu="a6000", model="mistral-7b") as act:
         stream = {"prompt": "fox", "max_tokens": 60, "ignore_eos": True, "stream": True}
