@@ -19,7 +19,9 @@ from router.settings.refusals import closest
 from router.studies.compare import SATURATED, Cell, Plan, Task, cells, lines
 from router.studies.compare_table import render
 from router.studies.setups import SETUPS
+from router.studies.traces import TraceError
 from router.studies.workloads import WORKLOADS
+from router.studies.workloads.trace_file import PREFIX
 
 if TYPE_CHECKING:
     from router.cli.parser import Subparsers
@@ -46,7 +48,9 @@ def add_parser(subparsers: Subparsers) -> None:
         metavar="A,B,…",
         help="names, with parameters if wanted: preble:window_s=60;pairing=off; the first is the baseline",
     )
-    parser.add_argument("--workloads", default="toolbench", metavar="X,Y,…", help=", ".join(WORKLOADS))
+    parser.add_argument(
+        "--workloads", default="toolbench", metavar="X,Y,…", help=f"{', '.join(WORKLOADS)}, or trace:FILE"
+    )
     parser.add_argument("--setup", choices=tuple(SETUPS), help="fleet; default: the workload's own")
     parser.add_argument("--seeds", type=_whole, default=3, metavar="N", help="runs of each (default 3)")
     parser.add_argument("--rate", metavar="R", help=f"calls per second, or {SATURATED}; default: the setup's")
@@ -61,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         plan = plan_of(args)
         tasks = plan.tasks()
-    except (UsageError, PolicyError, ValueError) as error:
+    except (UsageError, PolicyError, TraceError, ValueError) as error:
         sys.stderr.write(f"pointsman compare: {error}\n")
         return 2
     made = _with_bar(tasks, args.jobs, Console(stderr=True))
@@ -84,7 +88,7 @@ def _with_bar(tasks: list[Task], jobs: int, console: Console) -> list[Cell]:
 
 def plan_of(args: argparse.Namespace) -> Plan:
     """What the flags ask for. Raises UsageError for names and rates that mean nothing."""
-    workloads = [_known(name, WORKLOADS, "workload") for name in args.workloads.split(",")]
+    workloads = [_workload(name) for name in args.workloads.split(",")]
     if args.full and args.requests is not None:
         raise UsageError("--full and --requests contradict each other")
     rate = _rate(args.rate)
@@ -96,6 +100,10 @@ def plan_of(args: argparse.Namespace) -> Plan:
         rates={} if args.rate is None else dict.fromkeys(workloads, rate),
         setup=args.setup,
     )
+
+
+def _workload(name: str) -> str:
+    return name if name.startswith(PREFIX) else _known(name, WORKLOADS, "workload")
 
 
 def _policy(text: str) -> tuple[str, dict[str, object]]:

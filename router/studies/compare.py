@@ -17,7 +17,7 @@ from router.studies.metrics import RunFigures, figures
 from router.studies.queueing import QueuePlan, serve
 from router.studies.setups import SETUPS, Choosing
 from router.studies.simulation.run import RunResult, Simulation
-from router.studies.workloads import WORKLOADS
+from router.studies.workloads import workload_named
 from router.studies.workloads.arrivals import all_at_once
 
 SATURATED = "saturated"
@@ -73,11 +73,11 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         return [
             Task(
                 workload=name,
-                setup=self.setup or WORKLOADS[name].setup,
+                setup=self.setup or workload_named(name).setup,
                 policy=policy,
                 params=params,
                 rate=self._rate(name),
-                calls=self.calls or WORKLOADS[name].published_size,
+                calls=self.calls or workload_named(name).published_size,
                 seed=seed,
             )
             for name in self.workloads
@@ -88,15 +88,16 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     def _rate(self, workload: str) -> float | None:
         if workload in self.rates:
             return self.rates[workload]
-        rates = SETUPS[self.setup or WORKLOADS[workload].setup].rates
-        if workload not in rates:
+        made = workload_named(workload)
+        rate = made.natural_rate or SETUPS[self.setup or made.setup].rates.get(workload)
+        if rate is None:
             raise ValueError(f"no rate is known for {workload} on {self.setup}: say one")
-        return rates[workload]
+        return rate
 
 
 def run(task: Task) -> RunResult:
     """One run."""
-    workload, setup = WORKLOADS[task.workload], SETUPS[task.setup]
+    workload, setup = workload_named(task.workload), SETUPS[task.setup]
     arrivals = all_at_once if task.rate is None else None
     calls = workload.calls(task.calls, task.rate or 1.0, task.seed, arrivals)
     if setup.plain:

@@ -55,6 +55,7 @@ class Bench:
         self._subject = subject
         self._effort = effort
         self._tally = tally
+        self._speculates = False
         output = output_tokens(effort)
         self._lengths = prefill_lengths(subject.room, effort, point.prompt_tokens) if subject.alone else []
         self._ladders = ladders(subject.room, effort, output, (point.sequences, point.context_tokens))
@@ -68,6 +69,7 @@ class Bench:
             await self._reset()
             await self._prefills()
             await self._reset()
+            self._speculates = await self._asks_whether_it_speculates()
             for ladder in self._ladders:
                 await self._ladder(ladder)
         finally:
@@ -95,6 +97,11 @@ class Bench:
                 self._tally.step()
             counted = heard[1:]
             self.found.prefills.append(Timed(counted[0].prompt_tokens, median(one.ttft_s for one in counted)))
+
+    async def _asks_whether_it_speculates(self) -> bool:
+        """An engine that has decoded, for the gates at least, tells how many tokens a step gave."""
+        stats = await self._subject.probe.stats()
+        return stats is not None and stats.tokens_per_step is not None
 
     # --- decode ---------------------------------------------------------------------------------------
 
@@ -132,7 +139,7 @@ class Bench:
             asks = [self._subject.ask(prompt, wanted) for prompt in prompts]
             heard = await together(self._subject.way.hear(ask) for ask in asks)
             streams = [self._stream(one, wanted) for one in heard]
-            sample = read_plateau(streams, self._effort.steps // 2)
+            sample = read_plateau(streams, self._effort.steps // 2, speculates=self._speculates)
             if sample is not None:
                 return sample
             lead = min(lead_tokens(streams), _MOST_LEAD_TOKENS) + _LEAD_TOKENS

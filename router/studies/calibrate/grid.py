@@ -22,7 +22,7 @@ _QUICK_TRANSFER: Final = (256, 1024, 4096, 8192)
 _KV_SHARE: Final = 0.8
 """Of an engine's KV, what a measurement may fill: beyond it engines preempt, which is another law."""
 _SURE_SHARE: Final = 0.95
-"""Of the room for a prompt. Tokens of a text are known by their mean only, until the engine has counted them."""
+"""Of the room for a prompt. Tokens of a text are known by their mean only, until they have been counted."""
 _FILL_TOKENS: Final = 65_536
 """Most prompt tokens of one batch. They are prefilled once for each context, and that is most of the time
 that a calibration takes."""
@@ -141,7 +141,7 @@ def ladders(
         output_tokens: most that each sequence generates.
         also: (sequences, context tokens) of a batch that must be among them if it fits.
     """
-    sizes = set(_QUICK_SEQUENCES if effort.quick else SEQUENCES)
+    sizes = {*(_QUICK_SEQUENCES if effort.quick else SEQUENCES), *_all_slots(room)}
     contexts = set(_QUICK_CONTEXT if effort.quick else CONTEXT_TOKENS)
     longest = room.longest(output_tokens)
     fitting = {context for context in contexts if context <= longest}
@@ -151,6 +151,11 @@ def ladders(
     if also is not None and also[1] <= longest and _fits(room, also[0], also[1], output_tokens):
         built[also[1]] = built.get(also[1], set()) | {also[0]}
     return [Ladder(context, tuple(sorted(found))) for context, found in sorted(built.items()) if found]
+
+
+def _all_slots(room: Room) -> set[int]:
+    """The batch that fills an engine of few slots."""
+    return {room.slots} if room.slots is not None and room.slots < SEQUENCES[-1] else set()
 
 
 def _sizes(room: Room, sizes: set[int], context: int, output_tokens: int) -> set[int]:
@@ -171,5 +176,5 @@ def operating_sequences(room: Room, context_tokens: int, output_tokens: int) -> 
     """Sequences of this context that one engine is expected to run at once under load, among the sizes that
     are
     measured: as many as its slots, its KV and the measurement allow."""
-    fitting = [n for n in SEQUENCES if _fits(room, n, context_tokens, output_tokens)]
+    fitting = [n for n in {*SEQUENCES, *_all_slots(room)} if _fits(room, n, context_tokens, output_tokens)]
     return max(fitting, default=1)

@@ -51,15 +51,20 @@ def prefill_law(samples: Sequence[Timed]) -> PrefillLaw:
 
 def step_law(samples: Sequence[StepSample]) -> StepLaw:
     """base + per sequence · n + per KV token · KV. Raises FitError."""
-    found = fit([(1.0, one.sequences, one.kv_tokens) for one in samples], [one.step_s for one in samples])
-    base, per_sequence, per_kv_token = found.coefficients
+    times = [one.step_s for one in samples]
+    if len({one.sequences for one in samples}) > 1:
+        found = fit([(1.0, one.sequences, one.kv_tokens) for one in samples], times)
+        base, per_sequence, per_kv_token = found.coefficients
+        errors = found.errors
+    else:  # an engine of one slot: what its one sequence costs is part of the base
+        found = fit([(1.0, one.kv_tokens) for one in samples], times)
+        (base, per_kv_token), per_sequence = found.coefficients, 0.0
+        errors = (found.errors[0], None, found.errors[1])
     return StepLaw(
         base_s=base,
         per_sequence_s=per_sequence,
         per_kv_token_s=per_kv_token,
-        errors=StepErrorsLaw(
-            base_s=found.errors[0], per_sequence_s=found.errors[1], per_kv_token_s=found.errors[2]
-        ),
+        errors=StepErrorsLaw(base_s=errors[0], per_sequence_s=errors[1], per_kv_token_s=errors[2]),
         most_sequences=max(one.sequences for one in samples),
         most_kv_tokens=round(max(one.kv_tokens for one in samples)),
         tokens_per_step=sum(one.tokens_per_step for one in samples) / len(samples),

@@ -21,8 +21,7 @@ class Stream:
     """One answer as it came.
 
     Attributes:
-        times: when each event with output came (s), ascending. An event is a step: it carries what one step
-            gave, several tokens with speculative decoding.
+        times: when each event with output came (s), ascending.
         prompt_tokens, output_tokens: as the engine counted.
     """
 
@@ -31,8 +30,9 @@ class Stream:
     output_tokens: int
 
     @property
-    def tokens_per_step(self) -> float:
-        """More than 1 with speculative decoding, and where the engine bundles what it sends."""
+    def tokens_per_event(self) -> float:
+        """More than 1 with speculative decoding, and where what several steps gave is sent at once: at an
+        interval, or because somebody was slow to take it."""
         return self.output_tokens / len(self.times)
 
 
@@ -58,9 +58,16 @@ class StepSample:
     steps: int
 
 
-def read_plateau(streams: Sequence[Stream], least_steps: int) -> StepSample | None:
+def read_plateau(
+    streams: Sequence[Stream], least_steps: int, *, speculates: bool = False
+) -> StepSample | None:
     """What streams that were started together say of one step; None when they were not together for
-    `least_steps`, because some waited for others to end or were prefilled too late."""
+    `least_steps`, because some waited for others to end or were prefilled too late.
+
+    Args:
+        speculates: a step gives several tokens. Otherwise an event with several tokens stands for as many
+            steps.
+    """
     if not streams or any(len(stream.times) < 2 for stream in streams):
         return None
     last = max(streams, key=lambda stream: stream.times[0])
@@ -71,13 +78,14 @@ def read_plateau(streams: Sequence[Stream], least_steps: int) -> StepSample | No
     if steps < max(least_steps, 1):
         return None
     gaps = sorted(gap for part in parts for gap in part.gaps_s)
-    rate = math.fsum(stream.tokens_per_step for stream in streams) / len(streams)
+    rate = math.fsum(stream.tokens_per_event for stream in streams) / len(streams)
+    per_step = rate if speculates else 1.0
     return StepSample(
         sequences=len(streams),
         kv_tokens=math.fsum(part.kv_tokens for part in parts),
-        step_s=middle_mean(gaps),
+        step_s=middle_mean(gaps) * per_step / rate,
         tpot_p50_s=median(gaps) / rate,
-        tokens_per_step=rate,
+        tokens_per_step=per_step,
         steps=steps,
     )
 
@@ -93,7 +101,7 @@ def lead_tokens(streams: Sequence[Stream]) -> int:
     """Tokens that the first stream had when the last one began: what each needs beyond the plateau."""
     began = [stream for stream in streams if stream.times]
     begins = max((stream.times[0] for stream in began), default=0.0)
-    leads = (sum(time < begins for time in stream.times) * stream.tokens_per_step for stream in began)
+    leads = (sum(time < begins for time in stream.times) * stream.tokens_per_event for stream in began)
     return math.ceil(max(leads, default=0.0))
 
 
@@ -117,5 +125,5 @@ class _Part:
         come = (first + last) / 2 + 1  # events that had come in the middle
         return cls(
             gaps_s=tuple(b - a for a, b in pairwise(stream.times[first : last + 1])),
-            kv_tokens=stream.prompt_tokens + come * stream.tokens_per_step,
+            kv_tokens=stream.prompt_tokens + come * stream.tokens_per_event,
         )

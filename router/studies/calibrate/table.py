@@ -205,7 +205,4 @@ def _bundles(law: StepLaw) -> bool:
 
 def _bundled(worker: WorkerMeasured) -> str:
     rate = 1.0 if worker.step is None else worker.step.tokens_per_step
-    return (
-        f"an event brings {rate:.2f} tokens, by speculative decoding or a stream interval; a step is what "
-        "lies between two events"
-    )
+    return f"a step brings {rate:.2f} tokens, by speculative decoding"

@@ -6,9 +6,10 @@ from functools import partial
 
 from router.studies.workloads import agents, balanceroute, calibrated, classic, preble
 from router.studies.workloads.arrivals import bursts, gamma
+from router.studies.workloads.trace_file import PREFIX, trace_workload
 from router.studies.workloads.workload import Workload, WorkloadStatistics, describe
 
-__all__ = ["WORKLOADS", "Workload", "WorkloadStatistics", "describe"]
+__all__ = ["WORKLOADS", "Workload", "WorkloadStatistics", "describe", "workload_named"]
 
 
 def _page(module: object) -> str:
@@ -96,3 +97,13 @@ _ALL = (
 )
 
 WORKLOADS: dict[str, Workload] = {workload.name: workload for workload in _ALL}
+
+
+def workload_named(name: str) -> Workload:
+    """A workload by its name, or a recorded one by `trace:FILE`.
+
+    Raises:
+        KeyError: there is none of this name.
+        TraceError: the file cannot be used.
+    """
+    return trace_workload(name) if name.startswith(PREFIX) else WORKLOADS[name]

@@ -32,6 +32,7 @@ class Workload:
         arrivals: how they come unless said otherwise.
         published_size: calls of the experiment that it stands for.
         setup: name of the fleet that the experiment ran on.
+        natural_rate: calls per second as they were recorded, None for a workload that was not.
         page: what it is, which published figures it matches, and which not.
     """
 
@@ -41,6 +42,7 @@ class Workload:
     setup: str
     page: str
     arrivals: Arrivals = poisson
+    natural_rate: float | None = None
 
     def calls(self, count: int, rate: float, seed: int, arrivals: Arrivals | None = None) -> list[Call]:
         """So many calls at a mean rate (calls/s), the same for the same seed.
