@@ -47,6 +47,7 @@ from router.prefill_leg import PrefillLegs
 from router.proxy import Bounds, Proxy
 from router.reaper import reap
 from router.registration import Registration
+from router.record_logs import RecordLogs
 from router.releases import WORKERS as RELEASES_AT_ONCE
 from router.releases import Releases
 from router.responses import ResponseOwners
@@ -59,7 +60,6 @@ from router.snapshot import snapshot
 from router.split import SplitParts, Splits
 from router.supervisor import Supervisor
 from router.telemetry.metrics import Metrics
-from router.telemetry.request_log import RequestLog, RequestLogSettings
 from router.together import Together
 from router.tokenizer.build import build_tokenizers
 from router.topology import join_pools
@@ -123,7 +123,7 @@ class Router:
                 idle_s=settings.timeouts.upstream_idle_s, write_stall_s=settings.timeouts.write_stall_s
             ),
         )
-        self.request_log = _request_log(settings, self.metrics)
+        self.logs = RecordLogs(settings, self.metrics, world.wall)
         self.choosing = Choosing(self.fleet, settings, world.now, self.metrics.rounds)
         self._make_pools(in_flight)
         self.length_files = self._length_files()
@@ -175,7 +175,7 @@ class Router:
                 turns=Turns(made, self._world.now, self.metrics.waited_turn),
             )
             self.fleet.add_pool(dispatcher, pool.model)
-        self.choosing.adopt()
+        self.choosing.adopt(self.logs.recorder)
 
     def _length_files(self) -> LengthFiles | None:
         state, world = self.settings.state, self._world
@@ -191,11 +191,11 @@ class Router:
 
     def _make_path(self, in_flight: Budget) -> None:
         settings = self.settings
-        telemetry = Telemetry(self.metrics, self._world.now, self._world.wall, self.request_log)
+        telemetry = Telemetry(self.metrics, self._world.now, self._world.wall, self.logs.requests)
         owners = ResponseOwners(self.fleet)
         admission = Admission(self.fleet, settings, self.tokens, owners, self._world.now, self.choosing)
         self.deciding = Deciding(self.choosing, Explaining(admission, self._world.now))
-        admission.log_salt = self.request_log.salt if self.request_log is not None else None
+        admission.log_salt = self.logs.requests.salt if self.logs.requests is not None else None
         admission.tokenizers = self.tokenizers = build_tokenizers(
             settings, self._world.threads, self._world.now, self._world.wall, self.metrics.tokenized
         )
@@ -264,8 +264,7 @@ class Router:
         """Begins the background work and registers the workers of the configuration."""
         self.supervisor.start("reaper", lambda: reap(self.fleet), vital=True)
         self.supervisor.start("kv events", self.events.run)
-        if self.request_log is not None:
-            self.supervisor.start("request log", self.request_log.run)
+        self.logs.start(self.supervisor)
         if self.length_files is not None:
             self.length_files.restore()
             self.supervisor.start("length files", self.length_files.run)
@@ -302,8 +301,7 @@ class Router:
         await self.upstream.aclose()
         if self.length_files is not None:
             self.length_files.save()
-        if self.request_log is not None:
-            await self.request_log.aclose()
+        await self.logs.aclose()
 
     def why_not_ready(self) -> str | None:
         """None when the router should get traffic, otherwise the reason why not."""
@@ -357,11 +355,3 @@ class Router:
 
     def __repr__(self) -> str:
         return f"<Router {self.fleet!r} {self.upstream!r} {self.supervisor!r}>"
-
-
-def _request_log(settings: Settings, metrics: Metrics) -> RequestLog | None:
-    path = settings.request_log.path
-    if path is None:
-        return None
-    log_settings = RequestLogSettings(path=path, salt_file=settings.request_log.salt_file)
-    return RequestLog(log_settings, on_drop=metrics.request_log_dropped.add)

@@ -16,6 +16,7 @@ from router.core.binding import Mode
 from router.core.errors import BadRequest
 from router.core.policy import AnyPolicy
 from router.core.pool import Pool
+from router.core.recording import Records
 from router.core.seat import Seat
 from router.core.shadows import Shadow, Verdict
 from router.core.worker import Role
@@ -54,13 +55,15 @@ class Choosing:
         self._seeds = {name: settings.seed + index for index, name in enumerate(settings.pools)}
         self.settings = settings
 
-    def adopt(self) -> None:
-        """Lets every pool of the fleet make policies by name, and gives it its shadows."""
+    def adopt(self, recorder: Records | None = None) -> None:
+        """Lets every pool of the fleet make policies by name, and gives it its shadows and who records what
+        is decided."""
         for name, dispatcher in self._fleet.dispatchers.items():
             chooser = dispatcher.pool.chooser
             chooser.make = partial(self._beside, dispatcher.pool)
             chooser.on_dropped = partial(_dropped, name)
             chooser.shadows.clock = self._now
+            chooser.recorder = recorder
             self._shadow(name)
 
     def build(self, pool: str) -> AnyPolicy:

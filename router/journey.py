@@ -21,7 +21,7 @@ from router.core.split_rule import Unsplit
 from router.core.stream_events import StreamFacts
 from router.dispatch import Held
 from router.telemetry.metrics import Finish, HandoverSeries, Metrics
-from router.telemetry.record import Phases, Placement, RequestRecord
+from router.telemetry.record import Candidate, Phases, Placement, RequestRecord
 from router.telemetry.request_log import RequestLog
 
 _CLIENT_LEFT = 499
@@ -319,4 +319,5 @@ def _placement(lease: Lease, pool: Pool) -> Placement:
         policy=lease.policy,
         reason=lease.reason,
         cost=lease.cost,
+        others=tuple(Candidate(worker=worker, cost=cost) for worker, cost in lease.others),
     )

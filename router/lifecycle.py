@@ -103,11 +103,9 @@ async def _run(settings: Settings) -> int:
 
 
 def _hang_up(router: Router) -> None:
-    """SIGHUP: the request log goes on in a new file. Without anybody who hears it, it ends a process."""
-    if router.request_log is None:
+    """SIGHUP: the logs of records go on in new files. Without anybody who hears it, it ends a process."""
+    if not router.logs.reopen():
         log.info("SIGHUP: there is no request log to reopen; settings are read at the start only")
-    else:
-        router.request_log.reopen()
 
 
 class Signals:

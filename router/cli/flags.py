@@ -204,6 +204,8 @@ FLAGS: Final[tuple[Flag, ...]] = (
     Flag("--health-check-endpoint", ("health.path",), "PATH"),
     Flag("--health-failure-threshold", ("health.timeouts_to_eject",), "N"),
     Flag("--request-log", ("request_log.path",), "FILE"),
+    Flag("--decision-log", ("decision_log.path",), "FILE"),
+    Flag("--decision-sample", ("decision_log.sample",), "SHARE"),
     Flag("--calibration", ("calibration.file",), "FILE"),
     Flag(
         "--no-usage-injection",

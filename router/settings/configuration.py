@@ -21,7 +21,7 @@ from router.settings.mock import MockSettings
 from router.settings.pairs import Pair, pair_problems, pairs_of
 from router.settings.pools import DEFAULT_POOL, PoolSettings
 from router.settings.prefixes import KvEventSettings, PrefixIndexSettings, TokenizerSettings
-from router.settings.server import RequestLogSettings, ServerSettings, UsageSettings
+from router.settings.server import DecisionLogSettings, RequestLogSettings, ServerSettings, UsageSettings
 from router.settings.state import StateSettings
 from router.settings.timeouts import RetrySettings, TimeoutSettings
 
@@ -59,6 +59,7 @@ class Settings(BaseSettings):
     auth: AuthSettings = AuthSettings()
     usage: UsageSettings = UsageSettings()
     request_log: RequestLogSettings = RequestLogSettings()
+    decision_log: DecisionLogSettings = DecisionLogSettings()
     calibration: CalibrationSettings = CalibrationSettings()
     prefix_index: PrefixIndexSettings = PrefixIndexSettings()
     kv_events: KvEventSettings = KvEventSettings()

@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 
 from pydantic import field_validator
 
-from router.settings.section import FilePath, Port, Section, Words
+from router.settings.section import FilePath, Port, Section, Share, Words
 
 DEFAULT_PROMETHEUS_PORT: Final = 29000
 """The port that vllm-router and sglang-router use for metrics."""
@@ -83,6 +83,16 @@ class UsageSettings(Section):
     inject: bool = True
     """Ask engines for `usage` in streams whose client did not, and drop that one event. Without it, output
     tokens of such streams are estimated from the number of events."""
+
+
+class DecisionLogSettings(Section):
+    """The opt-in record of decisions, one JSON object a line: which worker, by which policy, instead of which
+    others. `pointsman explain` reads it."""
+
+    path: FilePath | None = None
+    """File that lines are appended to; none without it."""
+    sample: Share = 0.01
+    """Share of the decisions of which all that was compared is kept, so that they can be made again."""
 
 
 class RequestLogSettings(Section):

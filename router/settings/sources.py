@@ -207,9 +207,14 @@ def _wrong_files(settings: Settings) -> Iterator[str]:
     if folder is not None and folder.exists() and not folder.is_dir():
         yield f"state.dir is {folder}, which is no folder"
     log = settings.request_log
-    for name, path in (("path", log.path), ("salt_file", log.salt_file)):
+    files = {
+        "request_log.path": log.path,
+        "request_log.salt_file": log.salt_file,
+        "decision_log.path": settings.decision_log.path,
+    }
+    for name, path in files.items():
         if path is not None and not path.absolute().parent.is_dir():
-            yield f"request_log.{name} is {path}, but the folder {path.absolute().parent} does not exist"
+            yield f"{name} is {path}, but the folder {path.absolute().parent} does not exist"
 
 
 def _wrong_workers(name: str, pool: PoolSettings) -> Iterator[str]:

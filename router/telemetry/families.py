@@ -135,6 +135,10 @@ class RouterFamilies:
             "pointsman_request_log_dropped_lines_total",
             "Lines of the request log that were given up because the disk was slow or full.",
         )
+        self.decision_log_dropped = CounterFamily(
+            "pointsman_decision_log_dropped_lines_total",
+            "Lines of the decision log that were given up because the disk was slow or full.",
+        )
         self.task_restarts = CounterFamily(
             "pointsman_task_restarts_total",
             "Background tasks that failed and were started again.",

@@ -70,6 +70,7 @@ class Metrics:
         self._registry = CollectorRegistry()
         ProcessCollector(registry=self._registry)
         self.request_log_dropped = self._families.request_log_dropped.series()
+        self.decision_log_dropped = self._families.decision_log_dropped.series()
 
     def request(self, api: str, model: str) -> RequestSeries:
         """The series that count a request; `model` as the client named it, `api` a route of ours."""

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import copy
 import logging
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from router.telemetry.decision import DecisionRecord, read_decisions
+from router.telemetry.recompute import picked_again
+from router.telemetry.record import read_records
 from tests.shell.live import ADMIN, ASK, CHAT, Live, play
 from tests.shell.pair import decode, play_pair, prefill
 from tests.shell.puppet import WHOLE, answering
@@ -291,3 +296,114 @@ def test_why_a_request_is_not_split_is_told_too() -> None:
         each={"e": {"may_prefill": True}},
         decode_pool={"pd_split_min_tokens": 512},
     )
+
+
+# --- policies without effect -----------------------------------------------------------------------------
+
+
+def test_shadows_are_counted_from_the_configuration_on() -> None:
+    async def scene(act: Live) -> None:
+        for _ in range(4):
+            assert (await act.ask(CHAT, ASK)).status == 200
+        (state,) = (await act.ask("/policies", origin=ADMIN)).json()["pools"]
+        shadows = {shadow["policy"]: shadow for shadow in state["shadows"]}
+        assert set(shadows) == {"least_requests", "round_robin", "preble"}
+        assert all(shadow["judged"] == 4 for shadow in shadows.values())
+        assert shadows["round_robin"]["agreement"] == 1.0
+        assert shadows["least_requests"]["regret"] == 0.0
+        for name in shadows:
+            judged = await act.metric("pointsman_shadow_decisions_total", shadow=name)
+            assert judged == 4
+            assert await act.metric("pointsman_shadow_busy_seconds_total", shadow=name) is not None
+        assert await act.metric("pointsman_shadow_regret_total", shadow="least_requests") == 0
+
+    shadowed = {"shadow_policies": ["least_requests", "round_robin", "preble"]}
+    play(scene, TWO, pool=shadowed)
+
+
+def test_shadows_are_changed_while_requests_run() -> None:
+    async def scene(act: Live) -> None:
+        reply = await switch(act, {"shadow_policies": ["random", "cache_aware"], "shadow_sample": 0.5})
+        assert [shadow["policy"] for shadow in reply.json()["shadows"]] == ["random", "cache_aware"]
+        assert reply.json()["shadow_sample"] == 0.5
+        assert act.pool.chooser.prefixes is not None
+        kept = next(iter(act.pool.chooser.shadows))
+        await switch(act, {"shadow_policies": ["random"], "policy": "least_tokens"})
+        assert list(act.pool.chooser.shadows) == [kept]
+        assert act.pool.chooser.prefixes is None
+        assert act.pool.policy_name == "least_tokens"
+        assert (await switch(act, {"shadow_policies": []})).json()["shadows"] == []
+
+    play(scene, TWO)
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ({"shadow_policies": ["randm"]}, "did you mean random?"),
+        ({"shadow_policies": ["random"] * 2}, "at most 4 different policies"),
+        ({"shadow_policies": ["random"], "shadow_sample": 2}, "between 0 and 1"),
+    ],
+)
+def test_shadows_that_cannot_be_are_refused(body: Any, words: str) -> None:
+    async def scene(act: Live) -> None:
+        reply = await switch(act, body)
+        assert reply.status == 400
+        assert words in reply.json()["error"]["message"]
+        assert not len(act.pool.chooser.shadows)
+
+    play(scene, TWO)
+
+
+# --- records ---------------------------------------------------------------------------------------------
+
+
+async def inline(call: Callable[[], None]) -> None:
+    """There are no threads in virtual time."""
+    call()
+
+
+def write_inline(act: Live) -> None:
+    for log in (act.router.logs.requests, act.router.logs.decisions):
+        if log is not None:
+            log._offload = inline
+
+
+def test_every_decision_is_recorded_and_the_request_log_names_the_best_others(tmp_path: Path) -> None:
+    path, requests = tmp_path / "decisions", tmp_path / "requests"
+
+    async def scene(act: Live) -> None:
+        write_inline(act)
+        await act.ask(CHAT, ASK)
+        await switch(act, {"policy": "least_requests"})
+        await act.ask(CHAT, ASK)
+        assert act.router.logs.reopen()
+
+    sections = {"decision_log": {"path": path, "sample": 1.0}, "request_log": {"path": requests}}
+    play(scene, TWO, **sections)
+    decided = list(read_decisions(path))
+    assert [record.policy for record in decided] == ["round_robin", "least_requests"]
+    for record in decided:
+        assert isinstance(record, DecisionRecord)
+        row = picked_again(record)
+        assert row is not None
+        assert row.worker == record.worker
+    lines = list(read_records(requests))
+    assert [line.placements[0].policy for line in lines] == ["round_robin", "least_requests"]
+    for line in lines:
+        (placed,) = line.placements
+        assert [other.worker for other in placed.others] == [{"a": "b", "b": "a"}[placed.worker]]
+
+
+def test_both_legs_of_a_split_request_are_recorded(tmp_path: Path) -> None:
+    path = tmp_path / "decisions"
+
+    async def scene(act: Live) -> None:
+        write_inline(act)
+        assert (await act.ask(CHAT, LONG)).status == 200
+
+    play_pair(scene, decodes={"d1": decode, "d2": decode}, decision_log={"path": path, "sample": 1.0})
+    decided = [record for record in read_decisions(path) if isinstance(record, DecisionRecord)]
+    assert [record.pool for record in decided] == ["prefill", "decode"]
+    assert len({record.id for record in decided}) == 1
+    assert all(picked_again(record) is not None for record in decided)

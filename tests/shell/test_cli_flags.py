@@ -96,6 +96,8 @@ def test_every_flag_changes_the_settings(flag: object, tmp_path: Path) -> None:
         "--client-api-keys": str(tmp_path / "keys"),
         "--workers-file": str(tmp_path / "workers"),
         "--request-log": str(tmp_path / "log"),
+        "--decision-log": str(tmp_path / "decisions"),
+        "--decision-sample": "0.5",
     }
     words = [flag.name]
     if flag.metavar:

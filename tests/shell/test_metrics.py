@@ -254,6 +254,7 @@ def test_every_event_has_its_counter() -> None:
     counted.deadline_exceeded("idle")
     counted.task_restarted("poller")
     counted.request_log_dropped.add(3)
+    counted.decision_log_dropped.add(2)
     for expected, name, labels in (
         (1, "request_errors_total", {"model": "m", "code": "upstream_closed", "phase": "decode"}),
         (1, "retries_total", {"model": "m", "reason": "refused"}),
@@ -271,6 +272,7 @@ def test_every_event_has_its_counter() -> None:
         (1, "deadline_exceeded_total", {"phase": "idle"}),
         (1, "task_restarts_total", {"task": "poller"}),
         (3, "request_log_dropped_lines_total", {}),
+        (2, "decision_log_dropped_lines_total", {}),
     ):
         assert value(counted, f"pointsman_{name}", **labels) == expected, (name, labels)
 
