@@ -89,8 +89,7 @@ class StepLaw(Quality):
     most_kv_tokens: Count = 0
     """Largest batch that was measured; beyond it the law is a guess."""
     tokens_per_step: Annotated[float, Field(gt=0)] = 1.0
-    """Tokens that a step gives each sequence. Above 1 the engine decodes speculatively, or sends several
-    tokens at once; what it sends at once is a step then."""
+    """Tokens that a step gives each sequence; above 1 the engine decodes speculatively."""
 
     def seconds(self, sequences: int, kv_tokens: int) -> float:
         """A step with so many sequences over so many tokens of KV."""

@@ -186,7 +186,7 @@ def test_the_tables_say_all_that_a_reader_must_know() -> None:
         "Reading KV is 61% of a step",
         "BalanceRoute pays",
         "b: the step law is off by 30% on average",
-        "c: an event brings 2.50 tokens",
+        "c: a step brings 2.50 tokens",
         "a did not reset its prefix cache",
     ):
         assert said in text, said

@@ -56,9 +56,18 @@ def test_kv_is_prompts_and_what_had_come_in_the_middle() -> None:
 
 
 def test_speculative_decoding_is_told_apart_from_the_step() -> None:
-    found = read(stream(0.0, 25, per_event=3))
+    found = read_plateau((stream(0.0, 25, per_event=3),), 4, speculates=True)
+    assert found is not None
     assert found.step_s == pytest.approx(STEP_S)
     assert found.tokens_per_step == pytest.approx(3.0)
+    assert found.tpot_p50_s == pytest.approx(STEP_S / 3)
+
+
+def test_tokens_that_are_sent_together_are_as_many_steps() -> None:
+    """A stream interval of vLLM, or outputs that were merged because the client was slow."""
+    found = read(stream(0.0, 25, per_event=3))
+    assert found.step_s == pytest.approx(STEP_S / 3)
+    assert found.tokens_per_step == 1.0
     assert found.tpot_p50_s == pytest.approx(STEP_S / 3)
 
 

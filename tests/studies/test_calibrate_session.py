@@ -199,6 +199,14 @@ def test_fewer_sequences_than_nobody_told_of_are_noticed() -> None:
     assert any("did not run 16 sequences" in note for note in found.notes)
 
 
+def test_slots_that_are_told_bound_what_is_tried() -> None:
+    found = calibrated(colocated("a", slots=8), {"a": MockSettings(max_num_seqs=8)}, effort=QUICK)
+    step = found.workers["a"].step
+    assert step is not None
+    assert step.most_sequences == found.slo["qwen2.5-3b"].sequences == 8
+    assert found.notes == ()
+
+
 def failed_gates(mocks: Mapping[str, MockSettings]) -> GatesFailed:
     with pytest.raises(GatesFailed) as caught:
         calibrated(colocated(*mocks), mocks, effort=QUICK)

@@ -73,3 +73,11 @@ def test_a_hand_over_that_seems_to_take_less_than_nothing_is_free() -> None:
     found = transfer_law(Route("p", "d", "nixl"), [Timed(p, -0.001) for p in (256, 4096, 8192)], -1.0)
     assert found.base_s < 1e-5
     assert found.first_s == 0.0
+
+
+def test_an_engine_of_one_slot_has_its_sequence_in_the_base() -> None:
+    points = [(1, 128.0), (1, 2048.0), (1, 8192.0)]
+    found = step_law([StepSample(n, kv, 0.01 + 1e-7 * kv, 0.01, 1.0, 40) for n, kv in points])
+    assert found.per_sequence_s == 0.0
+    assert found.errors.per_sequence_s is None
+    assert found.seconds(1, 2048) == pytest.approx(0.01 + 2.048e-4)
