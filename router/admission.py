@@ -101,6 +101,7 @@ class Admission:
         self._choosing = choosing
         self._fleet = fleet
         self._limits = settings.limits
+        self._default_class = settings.slo.default_class
         self._timeouts = settings.timeouts
         self._inject_usage = settings.usage.inject
         named = (name.encode() for name in settings.server.affinity_headers)
@@ -257,7 +258,7 @@ class Admission:
             model=model,
             arrived=call.arrived,
             tenant=call.client.tenant,
-            slo=call.client.slo,
+            slo=call.client.slo or self._default_class,
             trusted=call.client.trusted,
         )
 
@@ -308,7 +309,7 @@ class Admission:
             pinned=self._owners.owner(previous) if previous is not None else None,
             affinity=self._affinity(call, body),
             tenant=call.client.tenant,
-            slo=call.client.slo,
+            slo=call.client.slo or self._default_class,
             priority=body.priority or 0,
             trusted=call.client.trusted,
             key=body.key,

@@ -28,6 +28,7 @@ from router.core.health import State
 from router.core.poison import PoisonGuard
 from router.core.pool import Pool, PoolBudgets, PoolRules
 from router.core.roster import Change, Roster
+from router.core.slo import Slos
 from router.core.token_book import TokenBook
 from router.discovery import Discovery, resolve_with_system
 from router.dispatch import Dispatcher, Turns
@@ -191,7 +192,8 @@ class Router:
 
     def _make_path(self, in_flight: Budget) -> None:
         settings = self.settings
-        telemetry = Telemetry(self.metrics, self._world.now, self._world.wall, self.logs.requests)
+        slos = Slos(settings.slo.configured, self.calibrations.slos, settings.slo.default_class)
+        telemetry = Telemetry(self.metrics, self._world.now, self._world.wall, self.logs.requests, slos)
         owners = ResponseOwners(self.fleet)
         admission = Admission(self.fleet, settings, self.tokens, owners, self._world.now, self.choosing)
         self.deciding = Deciding(self.choosing, Explaining(admission, self._world.now))

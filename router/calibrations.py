@@ -11,6 +11,7 @@ from pathlib import Path
 
 from router.core.calibration import CalibrationState
 from router.core.calibration_online import OnlineCalibration
+from router.core.slo import LOOSE, TIGHT, Targets
 from router.core.token_book import TokenBook
 from router.fleet import Member
 from router.settings.calibration import CalibrationSettings
@@ -47,6 +48,15 @@ class Calibrations:
         self._file: CalibrationFile | None = None if path is None else read_calibration(path)
         self._tokens = tokens
         self._told: set[tuple[str, str]] = set()
+
+    @property
+    def slos(self) -> dict[str, dict[str, Targets]]:
+        """What was found to be fair to promise, by model and class."""
+        measured = {} if self._file is None else self._file.slo
+        return {
+            model: {name: Targets(t.ttft_s, t.tpot_s) for name, t in ((TIGHT, slo.tight), (LOOSE, slo.loose))}
+            for model, slo in measured.items()
+        }
 
     def joined(self, member: Member) -> None:
         """A worker joined: it gets its coefficients, and those of the hand-overs to it."""

@@ -7,7 +7,7 @@ Separate from the life of the request (`proxy`) so that the story there reads wi
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from router.call import Call
 from router.core.answer import Usage
@@ -17,6 +17,7 @@ from router.core.phase import FINAL, Phase, Step, advance
 from router.core.pool import Pool
 from router.core.request import Request
 from router.core.retry import Failure
+from router.core.slo import Served, Slos
 from router.core.split_rule import Unsplit
 from router.core.stream_events import StreamFacts
 from router.dispatch import Held
@@ -35,12 +36,14 @@ class Telemetry:
     Attributes:
         now: the router's clock; wall: Unix time, for records that outlive the process.
         log: the opt-in request log.
+        slos: what each class of service is promised.
     """
 
     metrics: Metrics
     now: Callable[[], float]
     wall: Callable[[], float]
     log: RequestLog | None = None
+    slos: Slos = field(default_factory=Slos)
 
 
 class Journey:
@@ -254,21 +257,30 @@ class Journey:
             usage.completion_tokens if usage and usage.completion_tokens is not None else self.output_tokens
         )
         series = self._telemetry.metrics.request(self.call.route.label, self.model)
-        series.finished(
-            Finish(
-                status=self.status if self.status is not None else 500,
-                duration_s=now - self.call.arrived,
-                queue_s=self._queued_s,
-                overhead_s=self._overhead_s,
-                ttft_s=None if self.first_event_at is None else self.first_event_at - self.call.arrived,
-                tpot_s=self._tpot_s(output),
-                prompt_tokens=usage.prompt_tokens if usage else None,
-                output_tokens=output,
-                cached_tokens=usage.cached_tokens if usage else None,
-            )
+        finish = Finish(
+            status=self.status if self.status is not None else 500,
+            duration_s=now - self.call.arrived,
+            queue_s=self._queued_s,
+            overhead_s=self._overhead_s,
+            ttft_s=None if self.first_event_at is None else self.first_event_at - self.call.arrived,
+            tpot_s=self._tpot_s(output),
+            prompt_tokens=usage.prompt_tokens if usage else None,
+            output_tokens=output,
+            cached_tokens=usage.cached_tokens if usage else None,
         )
+        series.finished(finish)
+        if request is not None:
+            self._judge(request, finish)
         if self._telemetry.log is not None and request is not None:
             self._telemetry.log.write(self._record(request, self._telemetry.log, output, now))
+
+    def _judge(self, request: Request, finish: Finish) -> None:
+        """Counts whether it got what its class is promised."""
+        served = Served(finish.status, finish.ttft_s, finish.tpot_s, finish.output_tokens)
+        verdict = self._telemetry.slos.judge(request, served)
+        if verdict is not None:
+            series = self._telemetry.metrics.request(self.call.route.label, self.model)
+            series.judged(verdict[0], met=verdict[1])
 
     def _tpot_s(self, output: int | None) -> float | None:
         if output is None or output < 2 or self.first_event_at is None or self._last_event is None:

@@ -22,6 +22,7 @@ from router.settings.pairs import Pair, pair_problems, pairs_of
 from router.settings.pools import DEFAULT_POOL, PoolSettings
 from router.settings.prefixes import KvEventSettings, PrefixIndexSettings, TokenizerSettings
 from router.settings.server import DecisionLogSettings, RequestLogSettings, ServerSettings, UsageSettings
+from router.settings.slo import SloSettings
 from router.settings.state import StateSettings
 from router.settings.timeouts import RetrySettings, TimeoutSettings
 
@@ -61,6 +62,7 @@ class Settings(BaseSettings):
     request_log: RequestLogSettings = RequestLogSettings()
     decision_log: DecisionLogSettings = DecisionLogSettings()
     calibration: CalibrationSettings = CalibrationSettings()
+    slo: SloSettings = SloSettings()
     prefix_index: PrefixIndexSettings = PrefixIndexSettings()
     kv_events: KvEventSettings = KvEventSettings()
     tokenizers: TokenizerSettings = TokenizerSettings()
@@ -125,6 +127,7 @@ class Settings(BaseSettings):
         yield from _ports_that_meet(self.server)
         if self.limits.body_bytes > self.limits.buffered_bytes:
             yield "limits.body_bytes is above limits.buffered_bytes, so its largest body would never be taken"
+        yield from self.slo.problems()
         yield from _shared_between_pools(self.pools)
         yield from pair_problems(self.pools, lease_margin_s=self.timeouts.lease_margin_s)
         for name, pool in self.pools.items():

@@ -85,6 +85,10 @@ class RequestSeries:
             self._tpot.observe(finish.tpot_s)
         self._count_tokens(finish)
 
+    def judged(self, slo: str, *, met: bool) -> None:
+        """Count whether a request got what its class is promised."""
+        self._families.slo.series(self._model, slo, "yes" if met else "no").add()
+
     def failed(self, code: str, phase: str) -> None:
         """Count the error that a request ended in; `code` is the one in the error body."""
         self._families.errors.series(self._model, code, phase).add()

@@ -64,6 +64,11 @@ class RequestFamilies:
             REQUEST_BOUNDS_S,
             ("api", "model"),
         )
+        self.slo = CounterFamily(
+            "pointsman_slo_requests_total",
+            "Answers to requests that have targets, by whether they were met; the share of yes is goodput.",
+            ("model", "class", "met"),
+        )
         self.inter_token = HistogramFamily(
             "pointsman_inter_token_seconds",
             "Gap between two events of a stream that carry output.",
