@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -14,14 +13,13 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from router.cli.parser import COMMANDS
-from router.policies import POLICIES, PolicyError
-from router.settings.refusals import closest
+from router.cli.study_flags import UsageError, known_workload, parsed_policy, positive
+from router.policies import PolicyError
 from router.studies.compare import SATURATED, Cell, Plan, Task, cells, lines
 from router.studies.compare_table import render
 from router.studies.setups import SETUPS
 from router.studies.traces import TraceError
 from router.studies.workloads import WORKLOADS
-from router.studies.workloads.trace_file import PREFIX
 
 if TYPE_CHECKING:
     from router.cli.parser import Subparsers
@@ -30,10 +28,6 @@ DEFAULT_POLICIES: Final = "round_robin,least_requests,cache_aware,preble,calibra
 _CALLS: Final = 2_000
 _WIDTH: Final = 140
 """Of a table that goes into a file."""
-
-
-class UsageError(Exception):
-    """Flags that name what is not there, or contradict each other."""
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -52,11 +46,11 @@ def add_parser(subparsers: Subparsers) -> None:
         "--workloads", default="toolbench", metavar="X,Y,…", help=f"{', '.join(WORKLOADS)}, or trace:FILE"
     )
     parser.add_argument("--setup", choices=tuple(SETUPS), help="fleet; default: the workload's own")
-    parser.add_argument("--seeds", type=_whole, default=3, metavar="N", help="runs of each (default 3)")
+    parser.add_argument("--seeds", type=positive, default=3, metavar="N", help="runs of each (default 3)")
     parser.add_argument("--rate", metavar="R", help=f"calls per second, or {SATURATED}; default: the setup's")
-    parser.add_argument("--requests", type=_whole, metavar="N", help=f"calls per run (default {_CALLS:,})")
+    parser.add_argument("--requests", type=positive, metavar="N", help=f"calls per run (default {_CALLS:,})")
     parser.add_argument("--full", action="store_true", help="as many calls as were published")
-    parser.add_argument("--jobs", type=_whole, default=os.cpu_count() or 1, metavar="N", help="processes")
+    parser.add_argument("--jobs", type=positive, default=os.cpu_count() or 1, metavar="N", help="processes")
     parser.add_argument("--json", type=Path, metavar="FILE", help="every run's figures")
 
 
@@ -88,43 +82,18 @@ def _with_bar(tasks: list[Task], jobs: int, console: Console) -> list[Cell]:
 
 def plan_of(args: argparse.Namespace) -> Plan:
     """What the flags ask for. Raises UsageError for names and rates that mean nothing."""
-    workloads = [_workload(name) for name in args.workloads.split(",")]
+    workloads = [known_workload(name) for name in args.workloads.split(",")]
     if args.full and args.requests is not None:
         raise UsageError("--full and --requests contradict each other")
     rate = _rate(args.rate)
     return Plan(
-        policies=[_policy(text) for text in args.policies.split(",")],
+        policies=[parsed_policy(text) for text in args.policies.split(",")],
         workloads=workloads,
         seeds=args.seeds,
         calls=None if args.full else args.requests or _CALLS,
         rates={} if args.rate is None else dict.fromkeys(workloads, rate),
         setup=args.setup,
     )
-
-
-def _workload(name: str) -> str:
-    return name if name.startswith(PREFIX) else _known(name, WORKLOADS, "workload")
-
-
-def _policy(text: str) -> tuple[str, dict[str, object]]:
-    """`name` or `name:key=value;key=value`."""
-    name, _, words = text.partition(":")
-    spec = POLICIES[_known(name, POLICIES, "policy")]
-    params: dict[str, object] = {}
-    for word in filter(None, words.split(";")):
-        key, _, value = word.partition("=")
-        params[key] = _value(value)
-    spec.check(params)
-    return name, params
-
-
-def _value(text: str) -> object:
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
 
 
 def _rate(text: str | None) -> float | None:
@@ -137,20 +106,3 @@ def _rate(text: str | None) -> float | None:
     if not 0 < rate < float("inf"):
         raise UsageError(f"--rate is {text!r}: calls per second above 0, or {SATURATED}")
     return rate
-
-
-def _known(name: str, known: Mapping[str, object], what: str) -> str:
-    if name not in known:
-        near = closest(name, known)
-        raise UsageError(
-            f"{what} {name!r} is unknown"
-            + (f", did you mean {near}?" if near else f"; known: {', '.join(known)}")
-        )
-    return name
-
-
-def _whole(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{text}: at least 1")
-    return number

@@ -26,6 +26,8 @@ COMMANDS: Final[Mapping[str, str]] = {
     "drain": "take workers of a running router out of service",
     "replay": "send the requests of a trace to an endpoint and measure it",
     "compare": "compare policies on simulated calls, without any engine",
+    "saturate": "find the rate at which a policy collapses, without any engine",
+    "explain": "show why recorded requests went where they went",
     "calibrate": "measure the engines of a fleet, for policies that reckon in seconds",
 }
 """Each command is the module of that name, with `add_parser(subparsers)` and `run(args) -> int`."""

@@ -15,11 +15,12 @@ from router.studies.calibrate.probe import Ask, Probe
 from router.studies.calibrate.prompts import LONG_SAMPLE, SHORT_SAMPLE, Prompts
 from router.studies.calibrate.way import Alone, HandedOver, Way
 from router.studies.replay.endpoint import ModelCard
-from router.studies.replay.prompts import Tokenizer, words
+from router.studies.replay.prompts import BYTES_PER_WORD, Tokenizer, words
 
-_SHORT_WORDS, _MIDDLE_WORDS, _LONG_WORDS = 1, 129, 1025
-"""Two lengths give a line. The middle one fits the smallest context, the long one errs by a token in a
-thousand."""
+_LONG_WORDS = 1025
+"""Beside a prompt of one word: two lengths give a line, and this one errs by a token in a thousand."""
+_UNKNOWN_CONTEXT_TOKENS = 2048
+"""Of an engine that does not tell how long a prompt may be."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,27 +104,32 @@ async def meet(engine: Engine, ways: Ways, run: str) -> Subject:
     )
 
 
+def _most_bytes(card: ModelCard) -> int:
+    """Text that is sure to fit beside a start token and one of output: no token is less than a byte."""
+    return (card.max_model_len or _UNKNOWN_CONTEXT_TOKENS) - 2
+
+
 async def _tokenizer(way: Way, card: ModelCard, key: str) -> Tokenizer:
-    roomy = card.max_model_len is not None and card.max_model_len >= 4 * _LONG_WORDS
-    short, long = _SHORT_WORDS, _LONG_WORDS if roomy else _MIDDLE_WORDS
-    few = await _count(way, card, words(f"{key}/few", short))
+    long = max(2, min(_LONG_WORDS, _most_bytes(card) // BYTES_PER_WORD))
+    few = await _count(way, card, words(f"{key}/few", 1))
     many = await _count(way, card, words(f"{key}/many", long))
     if many <= few:
         raise way.answering.failure(
-            f"counts {few} tokens for {short} word and {many} for {long}: its usage cannot be trusted"
+            f"counts {few} tokens for a word and {many} for {long}: its usage cannot be trusted"
         )
-    per_word = (many - few) / (long - short)
-    return Tokenizer(overhead_tokens=few - short * per_word, tokens_per_word=per_word)
+    per_word = (many - few) / (long - 1)
+    return Tokenizer(overhead_tokens=few - per_word, tokens_per_word=per_word)
 
 
 async def _bytes_per_token(way: Way, card: ModelCard) -> float:
     """Of the part of a sample that comes after its first sentence, so that no start token is counted."""
-    few, many = await _count(way, card, SHORT_SAMPLE), await _count(way, card, LONG_SAMPLE)
+    page = LONG_SAMPLE.encode()[: _most_bytes(card)].decode(errors="ignore")
+    few, many = await _count(way, card, SHORT_SAMPLE), await _count(way, card, page)
     if many <= few:
         raise way.answering.failure(
             f"counts {many} tokens for a page of text and {few} for its first sentence"
         )
-    return (len(LONG_SAMPLE.encode()) - len(SHORT_SAMPLE.encode())) / (many - few)
+    return (len(page.encode()) - len(SHORT_SAMPLE.encode())) / (many - few)
 
 
 async def _count(way: Way, card: ModelCard, text: str) -> int:
