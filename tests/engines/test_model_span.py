@@ -171,3 +171,22 @@ def test_a_job_that_left_in_the_middle_of_a_span_is_a_fault_of_the_driver() -> N
     target.abort("a")
     with pytest.raises(EngineFault, match="left in the middle"):
         target.end_span(span, [2.0])
+
+
+def test_what_a_batch_writes_may_bring_another_prompt_to_the_front() -> None:
+    prompt = list(range(8))
+    running = Job(id="running", prompt_token_ids=prompt, max_tokens=60, ignore_eos=True)
+    alone = by_steps(engine(AFFINE, 100, 4), [(0.0, running)])
+    written = [token for output in alone for token in output.token_ids]
+    # "big" came first and does not fit; "small" fits, and goes on where the running one will have been.
+    big = Job(id="big", prompt_token_ids=[*prompt, *range(1_000, 1_109)], max_tokens=2)
+    small = Job(id="small", prompt_token_ids=[*prompt, *written[:20]], max_tokens=2)
+    arrivals = [(0.0, running), (0.04, big), (0.04, small)]
+    singly = by_steps(engine(AFFINE, 31, 4, "longest_prefix"), list(arrivals))
+    spans = by_spans(engine(AFFINE, 31, 4, "longest_prefix"), list(arrivals), AFFINE, 50)
+    began, again = (
+        {one.job_id: one.timing.first_token or 0.0 for one in outputs if one.finish_reason}
+        for outputs in (singly, spans)
+    )
+    assert began == pytest.approx(again)
+    assert 0.0 < began["small"] < 0.2 < began["big"]
