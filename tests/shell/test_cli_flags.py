@@ -92,10 +92,12 @@ def test_every_flag_changes_the_settings(flag: object, tmp_path: Path) -> None:
     assert isinstance(flag, type(FLAGS[0]))
     for name in ("keys", "workers"):
         (tmp_path / name).write_text("http://a:1")
+    (tmp_path / "calibration").write_text("version: 1\nmeasured: 2026-11-30T00:00:00Z\n")
     files = {
         "--client-api-keys": str(tmp_path / "keys"),
         "--workers-file": str(tmp_path / "workers"),
         "--request-log": str(tmp_path / "log"),
+        "--calibration": str(tmp_path / "calibration"),
         "--decision-log": str(tmp_path / "decisions"),
         "--decision-sample": "0.5",
     }

@@ -191,6 +191,22 @@ def test_an_engine_too_small_for_the_grid_is_measured_all_the_same() -> None:
     assert step.most_kv_tokens <= 1600
 
 
+def test_ranks_of_one_engine_are_measured_one_after_the_other() -> None:
+    found = calibrated(colocated("a", dp_size=2, slots=64), {"a": MockSettings(dp_size=2)}, effort=QUICK)
+    assert list(found.workers) == ["a@0", "a@1"]
+    for rank in found.workers.values():
+        assert max(error_of(rank)) < NEAR
+    assert {share.sequences for share in found.kv_share} == {64}
+
+
+def test_a_context_shorter_than_a_page_of_text_is_enough() -> None:
+    found = calibrated(colocated("a"), {"a": MockSettings(max_model_len=300)}, effort=QUICK)
+    worker = found.workers["a"]
+    assert worker.bytes_per_token == pytest.approx(4.0, rel=0.02)
+    assert worker.prefill is not None
+    assert worker.prefill.longest_tokens < 300
+
+
 def test_fewer_sequences_than_nobody_told_of_are_noticed() -> None:
     found = calibrated(colocated("a"), {"a": MockSettings(max_num_seqs=8)}, effort=QUICK)
     step = found.workers["a"].step
