@@ -6,7 +6,6 @@ Separate from the refusals: everything said here is allowed.
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import ipaddress
 import resource
 import sys
@@ -16,13 +15,14 @@ from urllib.parse import urlsplit
 
 from router.cli import calibrated
 from router.cli.check_barriers import barrier_warnings
+from router.cli.check_policies import policy_report
 from router.cli.flags import add_settings_flags, given, notices
 from router.cli.parser import COMMANDS
 from router.cli.reference import reference
 from router.core.binding import Mode
 from router.core.local_queue import LocalQueue, Order
 from router.core.worker import Role
-from router.policies import POLICIES, build
+from router.policies import build
 from router.settings import Pair, PoolSettings, Settings, WorkerSettings, load, read_workers_file
 from router.settings.pairs import BOOTSTRAPPED
 
@@ -87,7 +87,7 @@ def report(settings: Settings, open_files: int) -> Iterator[str]:
         "asked of", f"clients {clients}, administrators {'a key' if auth.admin_api_key else 'no key'}"
     )
     for name, pool in settings.pools.items():
-        yield from _pool_report(name, pool)
+        yield from _pool_report(name, pool, settings)
     for pair in settings.pairs:
         yield from _pair_report(settings, pair)
     yield from calibrated.report(settings)
@@ -129,19 +129,13 @@ def _line(name: str, value: str, indent: int = 0) -> str:
     return f"{' ' * indent}{name:<{14 - indent}}{value}"
 
 
-def _pool_report(name: str, pool: PoolSettings) -> Iterator[str]:
-    spec = POLICIES[pool.policy]
-    rule = next(iter((spec.page or "").splitlines()), "")
-    params = spec.check(pool.policy_params)
-    values = [f"{field.name} {getattr(params, field.name)}" for field in dataclasses.fields(params)]
+def _pool_report(name: str, pool: PoolSettings, settings: Settings) -> Iterator[str]:
     yield f"pool {name}"
     if pool.role is not Role.BOTH:
         yield _line("role", pool.role.value, 2)
     yield _line("model", pool.model or "learned from its workers", 2)
-    yield _line("policy", f"{pool.policy}: {rule}", 2)
-    if values:
-        yield _line("parameters", ", ".join(values), 2)
-    yield _line("binding", pool.mode.value, 2)
+    for fact, value in policy_report(pool, settings, pool.each_rank):
+        yield _line(fact, value, 2)
     order = _local_order(pool)
     if order is not Order.OFF:
         bound = "slots + 2" if pool.max_dispatched is None else str(pool.max_dispatched)

@@ -66,6 +66,43 @@ def test_the_report_says_which_policy_each_pool_runs_with_which_parameters() -> 
     assert "at most 10,000" in text
 
 
+@pytest.mark.parametrize(
+    ("given", "line"),
+    [
+        ({"policy": "random"}, "  decides     one request at a time, as it comes"),
+        (
+            {"policy": "random", "binding": "late", "slots": 2},
+            "  decides     the oldest first, when a slot is free, as configured",
+        ),
+        (
+            {"policy": "balance_route_0", "slots": 2},
+            "  decides     all that wait at once, when a slot is free, as its policy asks for it",
+        ),
+        (
+            {"policy": "random", "slots": 2, "barrier_group": "g", "workers": ["http://a:1"]},
+            "  decides     the oldest first, when a slot is free, as its barrier group asks for it",
+        ),
+        (
+            {"shadow_policies": ["preble", "random"], "shadow_sample": 0.25},
+            "  shadows     preble, random, asked about 25% of the decisions",
+        ),
+        ({"shadow_policies": ["preble"]}, "  shadows     preble"),
+        ({}, "  calibrated  from live traffic, once there is enough"),
+    ],
+)
+def test_the_report_says_how_each_pool_really_chooses(given: dict[str, object], line: str) -> None:
+    assert line in list(report(pool(**given), MANY_FILES))
+
+
+def test_the_report_says_which_workers_were_measured(tmp_path: Path) -> None:
+    measured = tmp_path / "calibration.yaml"
+    measured.write_text("version: 1\nmeasured: 2026-01-01T00:00:00Z\n")
+    workers = [f"http://w{number}:1" for number in range(5)]
+    settings = Settings(pools={"chat": {"workers": workers}}, calibration={"file": measured, "online": False})
+    found = f"  calibrated  0 of 5 workers by {measured}; w0:1, w1:1, w2:1 …: no"
+    assert found in list(report(settings, MANY_FILES))
+
+
 def test_the_report_says_what_each_worker_has() -> None:
     settings = pool(
         binding="late", slots=8, workers=[{"url": "http://a:1", "capacity": 2.0, "slots": 4}, "http://b:1"]
