@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: up test check format lint types contracts drill bench bench-peers test-real test-real-light test-real-pd fresh clean
+.PHONY: up test check format lint types contracts drill bench bench-peers bench-routing test-real test-real-light test-real-pd fresh clean
 
 up: $(STAMP)            ## router and the mock fleet of config.yaml
 	$(BIN)/pointsman up
@@ -33,6 +33,9 @@ bench: $(STAMP)         ## speed and memory of our own parts
 
 bench-peers: $(STAMP)   ## against other routers, all in one run; split requests too
 	$(BIN)/python -m benchmarks.peers
+
+bench-routing: $(STAMP) ## where routers send requests on four mock engines, beside other routers
+	$(BIN)/python -m benchmarks.routing
 
 test-real: $(STAMP)     ## client probes against engines that are not ours: mlx-lm and vLLM
 	$(BIN)/python -m tests.real.install

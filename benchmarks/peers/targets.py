@@ -1,4 +1,5 @@
-"""The routers that are compared, as command lines: round robin over the same engines, quiet logs.
+"""The routers that are compared, as command lines: over the same engines, quiet logs, round robin unless
+another policy is measured.
 
 Pointsman runs as it ships: counting, mirrors, metrics, scrapes and its default log level.
 """
@@ -20,6 +21,9 @@ VLLM = "vllm-router"
 SGLANG = "sglang-router"
 SMG = "smg"
 DIRECT = "direct"
+ROUND_ROBIN = "round_robin"
+CACHE_AWARE = "cache_aware"
+"""Both are called so by all of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +45,8 @@ def _serve(port: int, *flags: str) -> list[str]:
     return [sys.executable, "-m", "router", "serve", "--port", str(port), "--admin-port", "0", *flags]
 
 
-def _pointsman(port: int, urls: Sequence[str]) -> list[str]:
-    return _serve(port, "--policy", "round_robin", "--worker-urls", *urls)
+def _pointsman(port: int, urls: Sequence[str], policy: str) -> list[str]:
+    return _serve(port, "--policy", policy, "--worker-urls", *urls)
 
 
 def _split_pointsman(port: int, prefill: Sequence[str], decode: Sequence[str]) -> list[str]:
@@ -52,12 +56,13 @@ def _split_pointsman(port: int, prefill: Sequence[str], decode: Sequence[str]) -
     return _serve(port, *policies, *pair, *workers, "--decode", *decode)
 
 
-def _plain(port: int, urls: Sequence[str]) -> list[str]:
+def _plain(port: int, urls: Sequence[str], _policy: str) -> list[str]:
     return python("benchmarks.plain_proxy", "--port", port, "--worker-urls", *urls)
 
 
-def _vllm(port: int, urls: Sequence[str]) -> list[str]:
-    return [str(command_of(VLLM)), *_shared(port), "--log-level", "warning", "--worker-urls", *urls]
+def _vllm(port: int, urls: Sequence[str], policy: str) -> list[str]:
+    shared = _shared(port, policy)
+    return [str(command_of(VLLM)), *shared, "--log-level", "warning", "--worker-urls", *urls]
 
 
 def _split_vllm(port: int, prefill: Sequence[str], decode: Sequence[str]) -> list[str]:
@@ -67,21 +72,25 @@ def _split_vllm(port: int, prefill: Sequence[str], decode: Sequence[str]) -> lis
     return [str(command_of(VLLM)), *_shared(port), *pair, *workers]
 
 
-def _sglang(port: int, urls: Sequence[str]) -> list[str]:
-    return [str(command_of(SGLANG)), "launch", *_shared(port), "--log-level", "warn", "--worker-urls", *urls]
+def _sglang(port: int, urls: Sequence[str], policy: str) -> list[str]:
+    return [str(command_of(SGLANG)), *_launch(port, urls, policy)]
 
 
-def _smg(port: int, urls: Sequence[str]) -> list[str]:
-    return [str(command_of(SMG)), "launch", *_shared(port), "--log-level", "warn", "--worker-urls", *urls]
+def _smg(port: int, urls: Sequence[str], policy: str) -> list[str]:
+    return [str(command_of(SMG)), *_launch(port, urls, policy)]
 
 
-def _shared(port: int) -> list[str]:
+def _launch(port: int, urls: Sequence[str], policy: str) -> list[str]:
+    return ["launch", *_shared(port, policy), "--log-level", "warn", "--worker-urls", *urls]
+
+
+def _shared(port: int, policy: str = ROUND_ROBIN) -> list[str]:
     """Flags that the gateways of this family have in common."""
     metrics = ["--prometheus-host", "127.0.0.1", "--prometheus-port", str(free_port())]
-    return ["--host", "127.0.0.1", "--port", str(port), "--policy", "round_robin", *metrics]
+    return ["--host", "127.0.0.1", "--port", str(port), "--policy", policy, *metrics]
 
 
-_COMMANDS: dict[str, Callable[[int, Sequence[str]], list[str]]] = {
+_COMMANDS: dict[str, Callable[[int, Sequence[str], str], list[str]]] = {
     POINTSMAN: _pointsman,
     VLLM: _vllm,
     SGLANG: _sglang,
@@ -105,13 +114,13 @@ def prepare(names: Sequence[str]) -> None:
             install(name)
 
 
-def start(name: str, urls: Sequence[str]) -> Target:
+def start(name: str, urls: Sequence[str], policy: str = ROUND_ROBIN) -> Target:
     """Starts a router and waits until it serves its engines.
 
     Raises RuntimeError when it does not.
     """
     port = free_port()
-    return _started(name, port, _COMMANDS[name](port, urls))
+    return _started(name, port, _COMMANDS[name](port, urls, policy))
 
 
 def start_split(name: str, prefill: Sequence[str], decode: Sequence[str]) -> Target:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import Protocol, runtime_checkable
 
 from router.core.answer import Usage
+from router.core.answered_turns import with_answer
 from router.core.health import State
 from router.core.lease import Lease, Outcome
 from router.core.prefix_holder import Claim
@@ -85,7 +86,9 @@ class PoolPrefixes:
         if request is not self._request:
             self.changed()
         if self._match is None:
-            self._match = self.index.match(key.partition, key.cached_by, request.prompt_tokens)
+            prompt = key.cached_by
+            match = self.index.match(key.partition, prompt, request.prompt_tokens)
+            self._match = with_answer(match, prompt) if isinstance(prompt, bytes) else match
             self._request = request
         return self._match
 

@@ -21,6 +21,8 @@ guard in seconds what `least_work` reads.
 - No holder: the least loaded worker, reason `least_load`. Holders, but none is open: the same, reason
   `overflow`. It will hold the prefix too from then on, so a hot prefix is copied to as many workers as it
   needs.
+- Loads within a quarter above the lowest are equal to it, and among the holders of one prefix those within
+  a half. What is in flight is a glance; what a worker holds tells how many conversations will come back.
 - Guard in seconds: cost(w) = that of `least_work` − saved(w) × warmup, in seconds. saved = what it takes to
   prefill the held tokens (for holders only), and the tokens that the prompts waiting at w are believed to
   find there. The lowest wins: a prefix is followed when the seconds that it saves exceed the extra wait.
@@ -78,6 +80,9 @@ from router.policies.queued_hits import QueuedHits
 from router.policies.spec import PolicySpec, number, whole, word
 from router.policies.table import drawn_table, request_terms
 
+_EVEN, _EVEN_HOLDERS = 1 / 4, 1 / 2
+"""Differences of load that decide nothing. With none, of 40 conversations that begin at once under one system
+prompt 12 end at one of four workers; with these, 10 or 11."""
 _THRESHOLDS = frozenset({"balance_abs_threshold", "balance_rel_threshold"})
 
 
@@ -164,25 +169,27 @@ class CacheAware(FollowsPrefixes):
         prefixes = self.prefixes
         if prefixes is None or request.key is None:
             return _Compared(request_loads(workers), "no_prompt")
-        held = self._held(prefixes.matched(request), workers)
+        held = self._held(self.matched(request), workers)
         if self._in_seconds(workers):
             costs = self._seconds(request, workers, held, now)
-            return _Compared(costs, "prefix", held=held) if any(held) else _Compared(costs, "least_load")
+            if any(held):
+                return _Compared(costs, "prefix", held=held)
+            return _Compared(_evened(costs, _EVEN), "least_load")
         loads = request_loads(workers)
         if not any(held):
-            return _Compared(loads, "least_load")
+            return _Compared(_evened(loads, _EVEN), "least_load")
         params = self.params
         highest = highest_load(loads, params.balance_abs_threshold, params.balance_rel_threshold)
         longest = max([tokens for tokens, load in zip(held, loads, strict=True) if load <= highest])
         if not longest:
-            return _Compared(loads, "overflow")
+            return _Compared(_evened(loads, _EVEN), "overflow")
         enough = max(longest - BLOCK_TOKENS, 1)
         best = [
             index
             for index, tokens in enumerate(held)
             if tokens and tokens >= enough and loads[index] <= highest
         ]
-        return _Compared(loads, "prefix", best)
+        return _Compared(_evened(loads, _EVEN_HOLDERS, best), "prefix", best)
 
     def _held(self, match: Match, workers: Sequence[WorkerView]) -> list[int]:
         """Tokens of the prompt at each worker, 0 where they are too few to go there for."""
@@ -234,6 +241,13 @@ class CacheAware(FollowsPrefixes):
 
     def settled(self, lease: Lease, outcome: Outcome, now: float) -> None:
         self.queued_hits.ended(lease)
+
+
+def _evened(costs: Sequence[float], share: float, among: Sequence[int] | None = None) -> list[float]:
+    """With all that are no more than so much above the lowest, of those that are compared, equal to it."""
+    lowest = min(costs) if among is None else min([costs[index] for index in among])
+    highest = lowest * (1 + share)
+    return [lowest if lowest < cost <= highest else cost for cost in costs]
 
 
 def _completed(given: Mapping[str, object]) -> Mapping[str, object]:

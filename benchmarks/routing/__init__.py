@@ -1,0 +1,1 @@
+"""How well routers place requests: evenly, and where their prompts are cached already."""
