@@ -176,8 +176,18 @@ class Choosing:
         }
 
     def state(self) -> dict[str, Any]:
-        """All pools."""
-        return {"pools": [self.state_of(pool) for pool in self._fleet.dispatchers]}
+        """All pools, and all policies that there are."""
+        policies = [
+            {
+                "policy": name,
+                "shape": spec.shape.value,
+                "roles": sorted(role.value for role in spec.roles),
+                "cost_unit": spec.cost_unit,
+                "params": asdict(spec.check({})),
+            }
+            for name, spec in POLICIES.items()
+        ]
+        return {"pools": [self.state_of(pool) for pool in self._fleet.dispatchers], "policies": policies}
 
     def __repr__(self) -> str:
         pools = ", ".join(f"{name} {d.pool.policy_name}" for name, d in self._fleet.dispatchers.items())

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from router.policies import POLICIES
 from router.telemetry.decision import DecisionRecord, read_decisions
 from router.telemetry.recompute import picked_again
 from router.telemetry.record import read_records
@@ -45,6 +46,8 @@ def test_the_policies_of_all_pools_are_shown_with_what_they_decided() -> None:
         (state,) = (await act.ask("/policies", origin=ADMIN)).json()["pools"]
         assert state["policy"] == act.pool.policy_name
         assert (state["role"], state["binding"], state["shadows"]) == ("both", "early", [])
+        known = (await act.ask("/policies", origin=ADMIN)).json()["policies"]
+        assert {policy["policy"] for policy in known} == set(POLICIES)
         (decided,) = state["decisions"]
         assert (decided["policy"], decided["count"]) == (act.pool.policy_name, 1)
         assert await act.metric("pointsman_pool_policy_info", policy=act.pool.policy_name) == 1

@@ -98,7 +98,9 @@ def test_the_report_says_which_workers_were_measured(tmp_path: Path) -> None:
     measured = tmp_path / "calibration.yaml"
     measured.write_text("version: 1\nmeasured: 2026-01-01T00:00:00Z\n")
     workers = [f"http://w{number}:1" for number in range(5)]
-    settings = Settings(pools={"chat": {"workers": workers}}, calibration={"file": measured, "online": False})
+    settings = Settings.model_validate(
+        {"pools": {"chat": {"workers": workers}}, "calibration": {"file": measured, "online": False}}
+    )
     found = f"  calibrated  0 of 5 workers by {measured}; w0:1, w1:1, w2:1 …: no"
     assert found in list(report(settings, MANY_FILES))
 
