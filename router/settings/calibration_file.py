@@ -206,6 +206,10 @@ class KvShare(Section):
     context_tokens: Annotated[int, Field(ge=1)]
     share: Annotated[float, Field(ge=0, le=1)]
     """Per KV token * KV over the whole step."""
+    least: Annotated[float, Field(ge=0, le=1)]
+    """The same with two standard errors less per KV token …"""
+    most: Annotated[float, Field(ge=0, le=1)]
+    """… and with two more."""
 
 
 class CalibrationFile(Section):

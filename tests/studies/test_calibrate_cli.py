@@ -63,8 +63,8 @@ FOUND = CalibrationFile(
     ),
     slo={"m": slo_of(OperatingPoint(32, 1227, 2735), 0.16, 0.014)},
     kv_share=(
-        KvShare(worker="a", sequences=256, context_tokens=1227, share=0.61),
-        KvShare(worker="b", sequences=256, context_tokens=1227, share=0.01),
+        KvShare(worker="a", sequences=256, context_tokens=1227, share=0.61, least=0.6, most=0.62),
+        KvShare(worker="b", sequences=256, context_tokens=1227, share=0.01, least=0.0, most=0.02),
     ),
     gates=(
         GateResult(name="token counts", passed=True),
@@ -306,19 +306,23 @@ def test_ctrl_c_ends_the_requests_and_writes_nothing(
     out = tmp_path / "c.yaml"
     with served(MockSettings(time_scale=5.0, max_model_len=1024)) as urls:
 
-        def press() -> None:
+        def await_progress(*, wanted: bool) -> None:
             until = time.monotonic() + 60
             while time.monotonic() < until:
                 state = httpx.get(f"{urls[0]}/mock/state", params={"requests": "false"}).json()
-                if state["in_progress"]:
-                    os.kill(os.getpid(), signal.SIGINT)
+                if (state["in_progress"] > 0) is wanted:
                     return
                 time.sleep(0.02)
+            raise AssertionError(f"not within 60 s: requests in progress is {wanted}")
+
+        def press() -> None:
+            await_progress(wanted=True)
+            os.kill(os.getpid(), signal.SIGINT)
 
         presser = threading.Thread(target=press)
         presser.start()
         assert main(["calibrate", "--worker-urls", *urls, "--out", str(out)]) == 130
         presser.join()
-        assert httpx.get(f"{urls[0]}/mock/state").json()["in_progress"] == 0
+        await_progress(wanted=False)
     assert not out.exists()
     assert "stopped; nothing was written" in capsys.readouterr().err

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from router.settings.calibration_file import KvShare, StepLaw
+from router.settings.calibration_file import KvShare, StepErrorsLaw, StepLaw
 from router.studies.calibrate.laws import Route, Timed, prefill_law, step_law, transfer_law
 from router.studies.calibrate.plateau import StepSample
 from router.studies.calibrate.verdict import OperatingPoint, kv_share, says_of_balance_route, slo_of
@@ -14,14 +14,34 @@ def law(base_s: float = 0.012, per_sequence_s: float = 0.0, per_kv_token_s: floa
     return StepLaw(base_s=base_s, per_sequence_s=per_sequence_s, per_kv_token_s=per_kv_token_s)
 
 
-def share(value: float) -> KvShare:
-    return KvShare(worker="w", sequences=64, context_tokens=1000, share=value)
+def share(value: float, unsure: float = 0.0) -> KvShare:
+    return KvShare(
+        worker="w",
+        sequences=64,
+        context_tokens=1000,
+        share=value,
+        least=max(value - unsure, 0.0),
+        most=min(value + unsure, 1.0),
+    )
 
 
 def test_the_share_of_kv_by_hand() -> None:
     """12 ms and 6.4 ms for 64,000 tokens at 0.1 µs each."""
     found = kv_share("w", law(0.012, 0.0, 1e-7), 64, 1000)
     assert found.share == pytest.approx(6.4 / 18.4)
+
+
+def test_the_share_is_as_uncertain_as_its_slope() -> None:
+    unsure = law(0.012, 0.0, 1e-7).model_copy(update={"errors": StepErrorsLaw(per_kv_token_s=2e-8)})
+    found = kv_share("w", unsure, 64, 1000)
+    assert found.least == pytest.approx(3.84 / 15.84)
+    assert found.most == pytest.approx(8.96 / 20.96)
+
+
+def test_a_slope_that_was_left_out_says_nothing() -> None:
+    found = kv_share("w", law(0.012, 1e-4, 0.0), 64, 1000)
+    assert (found.share, found.least, found.most) == (0.0, 0.0, 1.0)
+    assert "not surely" in says_of_balance_route([found])
 
 
 def test_an_engine_that_takes_no_time_reads_no_kv() -> None:
@@ -35,13 +55,18 @@ def test_an_engine_that_takes_no_time_reads_no_kv() -> None:
             (0.6, 0.7),
             "60% to 70% of a step of a full engine (64 sequences of 1,000 tokens): BalanceRoute pays",
         ),
-        ((0.4, 0.7), "may pay"),
+        ((0.4, 0.7), "on some workers only: BalanceRoute may pay"),
         ((0.2, 0.3), "BalanceRoute is not for this fleet"),
         ((0.5,), "BalanceRoute is not for this fleet"),
     ],
 )
 def test_balance_route_is_for_fleets_whose_steps_are_mostly_kv(shares: tuple[float, ...], said: str) -> None:
     assert said in says_of_balance_route([share(value) for value in shares])
+
+
+@pytest.mark.parametrize("value", [0.45, 0.55])
+def test_what_may_be_on_either_side_of_a_half_is_no_verdict(value: float) -> None:
+    assert "measure again before choosing BalanceRoute" in says_of_balance_route([share(value, unsure=0.1)])
 
 
 def test_tight_is_two_and_a_half_times_the_median_and_loose_three_times_that() -> None:

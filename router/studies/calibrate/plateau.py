@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import median
 
@@ -34,6 +34,10 @@ class Stream:
         """More than 1 with speculative decoding, and where what several steps gave is sent at once: at an
         interval, or because somebody was slow to take it."""
         return self.output_tokens / len(self.times)
+
+    def merged(self) -> Stream:
+        """The same, with events that came at one moment as one."""
+        return replace(self, times=tuple(dict.fromkeys(self.times)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,18 +72,20 @@ def read_plateau(
         speculates: a step gives several tokens. Otherwise an event with several tokens stands for as many
             steps.
     """
+    if not speculates:
+        streams = [stream.merged() for stream in streams]
     if not streams or any(len(stream.times) < 2 for stream in streams):
         return None
     last = max(streams, key=lambda stream: stream.times[0])
     begins = last.times[min(SETTLING_STEPS, len(last.times) - 1)]
     ends = min(stream.times[-1] for stream in streams)
     parts = [_Part.of(stream, begins, ends) for stream in streams]
-    steps = min(part.steps for part in parts)
+    rate = math.fsum(stream.tokens_per_event for stream in streams) / len(streams)
+    per_step = rate if speculates else 1.0
+    steps = int(min(len(part.gaps_s) for part in parts) * rate / per_step)
     if steps < max(least_steps, 1):
         return None
     gaps = sorted(gap for part in parts for gap in part.gaps_s)
-    rate = math.fsum(stream.tokens_per_event for stream in streams) / len(streams)
-    per_step = rate if speculates else 1.0
     return StepSample(
         sequences=len(streams),
         kv_tokens=math.fsum(part.kv_tokens for part in parts),
@@ -111,10 +117,6 @@ class _Part:
 
     gaps_s: tuple[float, ...]
     kv_tokens: float
-
-    @property
-    def steps(self) -> int:
-        return len(self.gaps_s)
 
     @classmethod
     def of(cls, stream: Stream, begins: float, ends: float) -> _Part:

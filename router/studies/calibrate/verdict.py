@@ -41,11 +41,27 @@ class OperatingPoint:
 
 
 def kv_share(worker: str, law: StepLaw, sequences: int, context_tokens: int) -> KvShare:
-    """a·M / (b + c·n + a·M) of an engine that runs `sequences` of this context."""
+    """a·M / (b + c·n + a·M) of an engine that runs `sequences` of this context.
+
+    Where a came out as nothing it is not known at all: every engine reads its KV.
+    """
     kv_tokens = sequences * context_tokens
-    whole_s = law.seconds(sequences, kv_tokens)
-    share = law.per_kv_token_s * kv_tokens / whole_s if whole_s > 0 else 0.0
-    return KvShare(worker=worker, sequences=sequences, context_tokens=context_tokens, share=share)
+    rest_s = law.base_s + law.per_sequence_s * sequences
+
+    def share(per_kv_token_s: float) -> float:
+        reads_s = max(per_kv_token_s, 0.0) * kv_tokens
+        return reads_s / (rest_s + reads_s) if reads_s > 0 else 0.0
+
+    slope, error = law.per_kv_token_s, law.errors.per_kv_token_s
+    known = slope > 0
+    return KvShare(
+        worker=worker,
+        sequences=sequences,
+        context_tokens=context_tokens,
+        share=share(slope),
+        least=share(slope - 2 * (error or 0.0)),
+        most=share(slope + 2 * (error or 0.0)) if known else 1.0,
+    )
 
 
 def says_of_balance_route(shares: Sequence[KvShare]) -> str:
@@ -53,12 +69,15 @@ def says_of_balance_route(shares: Sequence[KvShare]) -> str:
     least, most = min(one.share for one in shares), max(one.share for one in shares)
     span = f"{most:.0%}" if f"{least:.0%}" == f"{most:.0%}" else f"{least:.0%} to {most:.0%}"
     typical = shares[0]
-    where = f"of a step of a full engine ({typical.sequences} sequences of {typical.context_tokens:,} tokens)"
-    if least > DOMINANT:
-        return f"Reading KV is {span} {where}: BalanceRoute pays where workers wait for each other."
-    if most > DOMINANT:
-        return f"Reading KV is {span} {where}, so not on every worker the larger part: BalanceRoute may pay."
-    return f"Reading KV is {span} {where}: BalanceRoute is not for this fleet."
+    full = f"a full engine ({typical.sequences} sequences of {typical.context_tokens:,} tokens)"
+    said = f"Reading KV is {span} of a step of {full}"
+    if min(one.least for one in shares) > DOMINANT:
+        return f"{said}: BalanceRoute pays where workers wait for each other."
+    if max(one.most for one in shares) <= DOMINANT:
+        return f"{said}: BalanceRoute is not for this fleet."
+    if least > DOMINANT or most <= DOMINANT:
+        return f"{said}, but not surely; measure again before choosing BalanceRoute."
+    return f"{said}, so the larger part on some workers only: BalanceRoute may pay."
 
 
 def slo_of(point: OperatingPoint, ttft_p50_s: float, tpot_p50_s: float) -> SloMeasured:
