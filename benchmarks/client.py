@@ -34,6 +34,7 @@ class Load(msgspec.Struct, frozen=True):
     Attributes:
         events: tokens of each streamed answer; 0 asks for whole answers.
         prompt_bytes: length of the user's message.
+        prompts: different messages, asked for in turn; from their first word on nothing is shared.
         announce: print `open` once every connection has its first bytes.
         ignore_eos: ask for exactly that many tokens; for engines that would end on their own.
         leg: send one leg of a split request, as a router would send it to an engine.
@@ -44,6 +45,7 @@ class Load(msgspec.Struct, frozen=True):
     requests: int
     events: int = 0
     prompt_bytes: int = 60
+    prompts: int = 1
     announce: bool = False
     ignore_eos: bool = False
     leg: Leg = Leg.WHOLE
@@ -96,7 +98,7 @@ class Run:
     def __init__(self, load: Load) -> None:
         self.load = load
         self.left = load.requests
-        self.wire = request_bytes(load)
+        self.wires = [request_bytes(load, number) for number in range(load.prompts)]
         self.latencies: list[float] = []
         self.first_bytes: list[float] = []
         self.gaps: list[float] = []
@@ -135,9 +137,11 @@ _OF_LEG: dict[Leg, dict[str, object]] = {
 }
 
 
-def request_bytes(load: Load) -> bytes:
-    """One request, head and body."""
+def request_bytes(load: Load, number: int = 0) -> bytes:
+    """One request, head and body, with one of the load's messages."""
     text = (_TEXT * (load.prompt_bytes // len(_TEXT) + 1))[: load.prompt_bytes]
+    if load.prompts > 1:
+        text = f"{number:08x} {text}"[: load.prompt_bytes]
     ask: dict[str, object] = {"model": MODEL, "messages": [{"role": "user", "content": text}]}
     ask["max_tokens"] = load.events or 12
     if load.events:
@@ -174,12 +178,13 @@ class ClientProtocol(asyncio.Protocol):
         run = self._run
         if run.left <= 0:
             return
+        wire = run.wires[run.left % len(run.wires)]
         run.left -= 1
         self._busy = True
         self._last_at = 0.0
         self._count = EventCount()
         self._sent_at = time.perf_counter()
-        self._transport.write(run.wire)
+        self._transport.write(wire)
 
     def data_received(self, data: bytes) -> None:
         now = time.perf_counter()
@@ -252,6 +257,7 @@ def main() -> int:
     command.add_argument("--requests", type=int, default=100)
     command.add_argument("--events", type=int, default=0)
     command.add_argument("--prompt-bytes", type=int, default=60)
+    command.add_argument("--prompts", type=int, default=1)
     command.add_argument("--announce", action="store_true")
     command.add_argument("--ignore-eos", action="store_true")
     command.add_argument("--leg", type=Leg, choices=list(Leg), default=Leg.WHOLE)

@@ -13,10 +13,19 @@ from typing import NamedTuple
 
 from benchmarks.peers import split
 from benchmarks.peers.installation import versions
-from benchmarks.peers.report import print_split_table, print_table, split_verdicts, verdicts
-from benchmarks.peers.rounds import COURSES, Samples, measure, run_rounds
+from benchmarks.peers.report import (
+    print_prompt_table,
+    print_split_table,
+    print_table,
+    prompt_verdicts,
+    split_verdicts,
+    verdicts,
+)
+from benchmarks.peers.rounds import COURSES, PROMPTS, Samples, measure, run_rounds
 from benchmarks.peers.targets import (
+    CACHE_AWARE,
     DIRECT,
+    PLAIN,
     ROUTERS,
     SPLIT_ROUTERS,
     Target,
@@ -72,7 +81,21 @@ def splits(names: Sequence[str], *, quick: bool) -> Result:
     return Result(samples, rss, split_verdicts(samples, rss))
 
 
-KINDS: dict[str, Callable[..., Result]] = {"whole": whole, "split": splits}
+def prompts(names: Sequence[str], *, quick: bool) -> Result:
+    """Requests whose prompts are looked at: every router follows prefixes."""
+    with ExitStack() as stack:
+        engines = [stack.enter_context(EngineProcess(f"engine {number}")) for number in range(_ENGINES)]
+        urls = [engine.url for engine in engines]
+        looking = [name for name in names if name != PLAIN]
+        targets = [_entered(stack, start(name, urls, CACHE_AWARE)) for name in looking]
+        measured = partial(measure, quick=quick)
+        samples = run_rounds((PROMPTS,), targets, engines, _rounds(quick=quick), measured)
+        rss = _rss(targets)
+    print_prompt_table(samples, rss)
+    return Result(samples, rss, prompt_verdicts(samples, rss))
+
+
+KINDS: dict[str, Callable[..., Result]] = {"whole": whole, "split": splits, "prompts": prompts}
 
 
 def main() -> int:
@@ -96,7 +119,11 @@ def _arguments() -> argparse.Namespace:
     )
     command.add_argument("--routers", nargs="+", choices=ROUTERS, default=list(ROUTERS))
     command.add_argument(
-        "--courses", nargs="+", choices=KINDS, default=list(KINDS), help="requests for one engine, or for two"
+        "--courses",
+        nargs="+",
+        choices=KINDS,
+        default=list(KINDS),
+        help="requests for one engine, for two, or with prompts that are looked at",
     )
     command.add_argument("--json", type=Path, default=Path("build/benchmarks/peers.json"))
     return command.parse_args()

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from benchmarks.peers.rounds import (
     ALONE,
     PACED,
+    PROMPTS,
     SATURATED,
     SMALL,
     Course,
@@ -21,7 +22,7 @@ from benchmarks.peers.split import ALONE as SPLIT_ALONE
 from benchmarks.peers.split import SMALL as SPLIT_SMALL
 from benchmarks.peers.split import STREAMS as SPLIT_STREAMS
 from benchmarks.peers.split import median_own_s
-from benchmarks.peers.targets import DIRECT, POINTSMAN, SMG, VLLM
+from benchmarks.peers.targets import DIRECT, POINTSMAN, SGLANG, SMG, VLLM
 from benchmarks.verdict import Verdict
 
 PACED_BOUND = 1.4
@@ -30,6 +31,7 @@ SMALL_BOUND = 2.0
 ADDED_BOUND = 1.5
 SPLIT_SMALL_BOUND = 1.6
 SPLIT_OWN_BOUND_MS = 3.0
+PROMPTS_BOUND = 1.0
 
 
 def cpu_us(sample: Sample) -> float:
@@ -60,6 +62,16 @@ def split_verdicts(samples: Samples, rss: Mapping[str, int]) -> list[Verdict]:
         for course, bound in ((SPLIT_SMALL, SPLIT_SMALL_BOUND), (SPLIT_STREAMS, None)):
             figure = ratio(samples, course, POINTSMAN, VLLM, cpu_us)
             found.append(Verdict(f"router CPU, {course.name}", figure, f"x {VLLM}", bound))
+    return found
+
+
+def prompt_verdicts(samples: Samples, rss: Mapping[str, int]) -> list[Verdict]:
+    """The same for requests whose prompts are looked at."""
+    found = []
+    for reference, bound in ((SMG, PROMPTS_BOUND), (VLLM, None), (SGLANG, None)):
+        if POINTSMAN in rss and reference in rss:
+            figure = ratio(samples, PROMPTS, POINTSMAN, reference, cpu_us)
+            found.append(Verdict(f"router CPU, {PROMPTS.name}", figure, f"x {reference}", bound))
     return found
 
 
@@ -112,6 +124,19 @@ def print_split_table(samples: Samples, rss: Mapping[str, int]) -> None:
             (9, f"{median(samples, SPLIT_SMALL, name, lambda one: one.rate):.0f}"),
             (15, f"{median(samples, SPLIT_STREAMS, name, cpu_us):.1f}"),
             (9, f"{median(samples, SPLIT_STREAMS, name, lambda one: one.outcome.first_bytes.p50) * 1e3:.1f}"),
+            (8, f"{resident / 1e6:.0f}"),
+        ]
+        print(f"{name:<15}" + "".join(f"{text:>{width}}" for width, text in cells))
+
+
+def print_prompt_table(samples: Samples, rss: Mapping[str, int]) -> None:
+    """Absolute figures of the routers that look at prompts."""
+    print(f"\n{'cache_aware':<15}{'CPU µs/req':>12}{'req/s':>9}{'p50 ms':>9}{'RSS MB':>8}")
+    for name, resident in rss.items():
+        cells = [
+            (12, f"{median(samples, PROMPTS, name, cpu_us):.1f}"),
+            (9, f"{median(samples, PROMPTS, name, lambda one: one.rate):.0f}"),
+            (9, f"{median(samples, PROMPTS, name, lambda one: one.p50_s) * 1e3:.1f}"),
             (8, f"{resident / 1e6:.0f}"),
         ]
         print(f"{name:<15}" + "".join(f"{text:>{width}}" for width, text in cells))

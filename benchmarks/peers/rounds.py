@@ -29,6 +29,7 @@ class Course:
     Attributes:
         requests, quick_requests: in one measurement of a target.
         pace_ms: between the events of a stream.
+        prompt_bytes, prompts: length of the messages, and how many different ones there are.
         split: of requests with two legs. Then a request is the unit, of streams too, and engines alone are
             asked for single legs.
     """
@@ -39,6 +40,8 @@ class Course:
     quick_requests: int
     events: int = 0
     pace_ms: float = 0.0
+    prompt_bytes: int = 60
+    prompts: int = 1
     split: bool = False
 
     def includes(self, target: Target) -> bool:
@@ -53,7 +56,15 @@ class Course:
         requests = self.quick_requests if quick else self.requests
         if target.name == PLAIN and not self.events:
             requests = max(requests // _PLAIN_SHARE, self.concurrency)
-        return Load(target.port, self.concurrency, requests, self.events, leg=target.leg)
+        return Load(
+            target.port,
+            self.concurrency,
+            requests,
+            self.events,
+            self.prompt_bytes,
+            self.prompts,
+            leg=target.leg,
+        )
 
 
 ALONE = Course("1 small request at a time", concurrency=1, requests=2_000, quick_requests=400)
@@ -61,6 +72,16 @@ SMALL = Course("32 small requests at once", concurrency=32, requests=8_000, quic
 PACED = Course("32 streams, an event per 10 ms", 32, requests=96, quick_requests=32, events=200, pace_ms=10)
 SATURATED = Course("32 streams, as fast as read", 32, requests=640, quick_requests=128, events=200)
 COURSES = (ALONE, SMALL, PACED, SATURATED)
+
+PROMPTS = Course(
+    "32 requests at once, 256 prompts of 2,000 characters",
+    concurrency=32,
+    requests=8_000,
+    quick_requests=1_600,
+    prompt_bytes=2_000,
+    prompts=256,
+)
+"""For routers that look at prompts: with the policy that follows prefixes in all of them."""
 
 
 class Sample(msgspec.Struct, frozen=True):

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 import httpx
 
@@ -59,7 +60,7 @@ def mock_engines(count: int = ENGINES) -> Iterator[list[Engine]]:
             argv = python("engines.mock", "--port", port, "--seed", number, "--served-model-name", MODEL)
             process = stack.enter_context(Child(name, argv))
             url = f"http://127.0.0.1:{port}"
-            process.wait_for(lambda url=url: answers(f"{url}/health"))
+            process.wait_for(partial(answers, f"{url}/health"))
             engines.append(Engine(name, url, _fingerprint(url), process))
         if len({engine.fingerprint for engine in engines}) < count:
             raise RuntimeError("the mock engines cannot be told apart")

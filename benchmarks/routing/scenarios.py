@@ -17,8 +17,8 @@ from typing import Any
 
 AT_ONCE = 32
 ANSWER_TOKENS = (8, 32)
-"""Least and most tokens of an answer. With one length for all, engines and clients would march in step, and the
-turns of the conversations of one worker would all come at once."""
+"""Least and most tokens of an answer. With one length for all, engines and clients would march in step, and
+the turns of the conversations of one worker would all come at once."""
 _LETTERS = "abcdefghijklmnopqrstuvwxyz    "
 
 Messages = Sequence[Mapping[str, str]]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -48,6 +50,25 @@ def test_a_request_is_a_chat_request_with_a_prompt_of_the_asked_length() -> None
     assert parsed.stream
     assert parsed.max_tokens == 7
     assert 8_192 <= len(body) < 8_192 + 150
+
+
+def test_different_prompts_share_nothing_and_have_the_asked_length() -> None:
+    load = Load(1, 1, 1, prompt_bytes=2_000, prompts=3)
+    texts = [
+        json.loads(request_bytes(load, number).partition(b"\r\n\r\n")[2])["messages"][0]["content"]
+        for number in range(3)
+    ]
+    assert [len(text) for text in texts] == [2_000] * 3
+    assert len({text[:8] for text in texts}) == 3
+
+
+def test_with_prompts_that_are_looked_at_smg_is_the_bound() -> None:
+    course = {name: [sample(cpu_s=cpu_s)] for name, cpu_s in ((POINTSMAN, 2.0), (SMG, 1.6), (VLLM, 4.0))}
+    found = report.prompt_verdicts({rounds.PROMPTS.name: course}, {POINTSMAN: 1, SMG: 1, VLLM: 1})
+    assert [(verdict.figure, verdict.bound, verdict.holds) for verdict in found] == [
+        (pytest.approx(1.25), 1.0, False),
+        (pytest.approx(0.5), None, True),
+    ]
 
 
 def test_the_command_line_of_a_client_names_every_part_of_its_load() -> None:
