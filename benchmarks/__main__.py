@@ -11,7 +11,17 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from benchmarks import decode_round, micro, mock_lag, policies, prefix_policies, rounds, streams_memory
+from benchmarks import (
+    decode_round,
+    micro,
+    mock_lag,
+    policies,
+    prefix_index,
+    prefix_memory,
+    prefix_policies,
+    rounds,
+    streams_memory,
+)
 from benchmarks.verdict import Verdict, print_verdicts, write_json
 
 
@@ -29,6 +39,11 @@ def decisions(*, quick: bool) -> list[Verdict]:
 def prefixes(*, quick: bool) -> list[Verdict]:
     """One decision of every policy that follows prefixes."""
     return prefix_policies.measure(quick=quick)
+
+
+def index(*, quick: bool) -> list[Verdict]:
+    """One prompt in the prefix index, and the memory that it takes."""
+    return [*prefix_index.measure(quick=quick), *prefix_memory.measure(quick=quick)]
 
 
 def batches(*, quick: bool) -> list[Verdict]:
@@ -57,6 +72,7 @@ BENCHMARKS: dict[str, Callable[..., Sequence[Verdict]]] = {
     "parts": parts,
     "policies": decisions,
     "prefixes": prefixes,
+    "index": index,
     "rounds": batches,
     "decode": decode,
     "mock": mock,
