@@ -14,6 +14,7 @@ from router.settings.server import RequestLogSettings, ServerSettings, UsageSett
 from router.settings.sources import load
 from router.settings.timeouts import RetrySettings, TimeoutSettings
 from router.settings.workers import WorkerSettings, parse_workers, read_workers_file
+from router.settings.workload import WorkloadSettings
 
 __all__ = [
     "AuthSettings",
@@ -36,6 +37,7 @@ __all__ = [
     "TimeoutSettings",
     "UsageSettings",
     "WorkerSettings",
+    "WorkloadSettings",
     "load",
     "parse_workers",
     "read_workers_file",

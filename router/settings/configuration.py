@@ -25,6 +25,7 @@ from router.settings.server import DecisionLogSettings, RequestLogSettings, Serv
 from router.settings.slo import SloSettings
 from router.settings.state import StateSettings
 from router.settings.timeouts import RetrySettings, TimeoutSettings
+from router.settings.workload import WorkloadSettings
 
 ENVIRONMENT_PREFIX: Final = "POINTSMAN_"
 ENVIRONMENT_DELIMITER: Final = "__"
@@ -70,6 +71,7 @@ class Settings(BaseSettings):
     pools: dict[str, PoolSettings] = Field(default_factory=lambda: {DEFAULT_POOL: PoolSettings()})
     """Pools by name."""
     mock: MockSettings = MockSettings()
+    workload: WorkloadSettings = WorkloadSettings()
 
     @classmethod
     def settings_customise_sources(
@@ -128,6 +130,7 @@ class Settings(BaseSettings):
         if self.limits.body_bytes > self.limits.buffered_bytes:
             yield "limits.body_bytes is above limits.buffered_bytes, so its largest body would never be taken"
         yield from self.slo.problems()
+        yield from self.workload.problems()
         yield from _shared_between_pools(self.pools)
         yield from pair_problems(self.pools, lease_margin_s=self.timeouts.lease_margin_s)
         for name, pool in self.pools.items():

@@ -34,7 +34,6 @@ ABSENT: Final[Mapping[str, str]] = {
     "server.workers": ONE_PROCESS,
     "server.processes": ONE_PROCESS,
     "workers": "workers belong to a pool; write pools.NAME.workers",
-    "workload": "simulated workloads are not in this version",
     "pools.*.kv_connector": "the key is called connector",
     "pools.*.prefill": _TWO_POOLS,
     "pools.*.decode": _TWO_POOLS,

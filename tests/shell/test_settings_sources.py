@@ -210,7 +210,23 @@ def test_one_process_may_be_said(monkeypatch: pytest.MonkeyPatch) -> None:
             "pools.a.workers[0].dp_size is 0 ({f}); it must be a whole number between 1 and 1024, or null",
         ),
         ("workers: [a]", "workers is refused: workers belong to a pool; write pools.NAME.workers ({f})"),
-        ("workload: {}", "workload is refused: simulated workloads are not in this version ({f})"),
+        ("workload: {rate: 3}", "workload.name is required where workload says anything"),
+        (
+            "workload: {name: toolbench, arrivals_cv: 3}",
+            "workload.arrivals_cv is for arrivals gamma, and workload.arrivals is own",
+        ),
+        (
+            "workload: {name: toolbench, arrivals: trace}",
+            "workload.arrivals_file belongs to arrivals trace; set both or neither",
+        ),
+        (
+            "workload: {name: toolbench, arrivals: saturated, rate: 3}",
+            "workload.rate means nothing where workload.arrivals is saturated: all calls come at once",
+        ),
+        (
+            "workload: {name: toolbench, arrivals: 7}",
+            "workload.arrivals is 7 ({f}); it must be one of own, poisson, gamma, bursts, trace, saturated",
+        ),
         (
             "limits: {body_bytes: 2 GiB}",
             "limits.body_bytes is above limits.buffered_bytes, so its largest body would never be taken",
