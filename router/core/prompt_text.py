@@ -124,7 +124,22 @@ def _messages(_: str, raw: bytes) -> Iterator[bytes]:
         yield _BORDER + b"m" + _plain(messages)
         return
     for message in messages:
-        yield from _message(message)
+        plain = _plain_message(message)
+        if plain is None:
+            yield from _message(message)
+        else:
+            yield plain
+
+
+def _plain_message(message: Any) -> bytes | None:
+    """What `_message` makes of a role and a text, at a fraction of the cost: most messages are that. None for
+    any other."""
+    if not isinstance(message, dict) or len(message) != 2:
+        return None
+    role, text = message.get("role"), message.get("content")
+    if not isinstance(role, str) or not isinstance(text, str) or not role or role in _SYSTEM_ROLES:
+        return None
+    return _BORDER + b"m" + _text(role) + _BORDER + b"t" + _text(text)
 
 
 def _message(message: Any) -> Iterator[bytes]:

@@ -202,7 +202,9 @@ class CacheAware(FollowsPrefixes):
 
     def _in_seconds(self, workers: Sequence[WorkerView]) -> bool:
         guard = self.params.guard
-        return guard == "seconds" or (guard == "auto" and steps_of(workers) is not None)
+        if guard != "auto":
+            return guard == "seconds"
+        return workers[0].step is not None and steps_of(workers) is not None
 
     def _seconds(
         self, request: Request, workers: Sequence[WorkerView], held: Sequence[int], now: float
