@@ -20,8 +20,9 @@ Physical form (the default):
 - decode = o × step_after, step_after = b + c × (n + s) + a × (KV + p + s × o / 2), after the time until p
   fits into the KV and s sequences into the slots, as those who are there end in the order of what they have
   left, and after the transfer of the KV where it comes from another worker;
-- slowdown of others = (c × s + a × (p + s × o / 2)) × Σ min(rem of each, o), and each of them stands still
-  for the time of the prefill;
+- slowdown of others = (c × s + a × (p + s × o / 2)) × Σ min(rem of each, o). That they share their steps
+  with its prefill is left out: charged in full, it drives long prompts together, onto the few workers that
+  decode little, and fewer requests meet their targets;
 - cost = (σ × (waits + prefill + decode) + `resident_weight` × slowdown) × warmup. A prefill worker is
   charged the prefill alone, a decode worker the decode alone, a worker of role both their sum.
 

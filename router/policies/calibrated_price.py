@@ -80,7 +80,6 @@ class Price(NamedTuple):
             decode.
         size: in the paper's form, its own.
         queue: requests; room: until its KV and its sequences have room.
-        stall: those who decode there and stand still for its prefill.
         ready: until it could begin, as far as can be foreseen.
     """
 
@@ -94,7 +93,6 @@ class Price(NamedTuple):
     decode: float = 0.0
     size: float = 0.0
     slowdown: float = 0.0
-    stall: float = 0.0
     queue: float = 0.0
 
     @property
@@ -111,7 +109,7 @@ class Price(NamedTuple):
         return named if self.pressure is None else {**named, "pressure": self.pressure}
 
 
-_SECONDS = ("backlog", "transfer", "room", "prefill", "decode", "size", "slowdown", "stall")
+_SECONDS = ("backlog", "transfer", "room", "prefill", "decode", "size", "slowdown")
 
 
 def physical(offer: Offer, ask: Ask, weights: Weights) -> Price:
@@ -120,7 +118,7 @@ def physical(offer: Offer, ask: Ask, weights: Weights) -> Price:
     The terms of `router.core.cost`, written out: a call of each for every worker costs more than they do.
     """
     worker, step, cached_tokens, transfer_s = offer
-    backlog_s = prefill_s = room_s = decode_s = slowdown_s = stall_s = 0.0
+    backlog_s = prefill_s = room_s = decode_s = slowdown_s = 0.0
     kv_tokens, demand = worker.kv_tokens, ask.demand
     if ask.prefills:
         prefill_s = step.prefill_s(demand.prompt_tokens - cached_tokens, cached_tokens)
@@ -137,10 +135,9 @@ def physical(offer: Offer, ask: Ask, weights: Weights) -> Price:
         decode_s = demand.output_tokens * after_s / step.tokens_per_step
         room_s = _room_s(worker, step, ask, after_s)
         slowdown_s = _slowdown_s(worker, step, ask, growth_s)
-        stall_s = prefill_s * sequences
     ready_s = transfer_s + backlog_s + room_s
     own_s = ask.sigma * (ready_s + prefill_s + decode_s)
-    total = (own_s + weights.resident * (slowdown_s + stall_s)) * worker.warmup
+    total = (own_s + weights.resident * slowdown_s) * worker.warmup
     return Price(
         total,
         _pressure(worker, kv_tokens, ask),
@@ -151,7 +148,6 @@ def physical(offer: Offer, ask: Ask, weights: Weights) -> Price:
         prefill_s,
         decode_s,
         slowdown=slowdown_s,
-        stall=stall_s,
     )
 
 

@@ -56,19 +56,18 @@ def test_a_decode_costs_its_own_steps_and_what_they_grow_for_others() -> None:
     assert total(calibrated(), _DECODE, one) == pytest.approx(expected)
 
 
-def test_a_prefill_costs_its_queue_itself_and_those_who_stand_still() -> None:
+def test_a_worker_of_both_roles_is_charged_prefill_and_decode() -> None:
     queued = resident(2_000, prefilled=False, granted=NOW - 0.02)
     one = known("w", resident(500, 100, 200), queued)
     growth = 0.12e-3 + 0.12e-6 * (_P + _O / 2)
     after = 15.5e-3 + 0.12e-3 * 2 + 0.12e-6 * 2_600 + growth
     prefill = 0.004 + 60e-6 * _P
     backlog = 0.004 + 60e-6 * 2_000 - 0.02
-    others = growth * (100 + 200) + 2 * prefill
+    others = growth * (100 + 200)
     expected = backlog + prefill + _O * after + others
     row = row_of(calibrated(), _WHOLE, one)
     assert row.total == pytest.approx(expected)
     assert row.terms["backlog_s"] == pytest.approx(backlog)
-    assert row.terms["stall_s"] == pytest.approx(2 * prefill)
 
 
 def test_a_prefill_worker_is_charged_the_prefill_alone() -> None:
