@@ -26,7 +26,7 @@ from router.core.request import Request
 from router.core.worker import Worker
 from router.policies import build
 
-POLICIES = ("cache_aware", "preble")
+POLICIES = ("cache_aware", "joint", "preble")
 BOUNDS_MS = {8: 0.33, 64: 0.5, 256: 1.5}
 """Milliseconds by number of workers. The paper's scheduler takes 0.34 to 4 ms a request."""
 
