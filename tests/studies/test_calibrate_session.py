@@ -30,6 +30,8 @@ A40 = Roofline(MODELS["qwen2.5-3b"], GPUS["a40"])
 BATCHED_TOKENS = 2048
 """Of one step of the mock on this GPU."""
 NEAR = 0.10
+SMALL: dict[str, Any] = {"kv_tokens": 20_000, "max_model_len": 1024}
+"""An engine that is soon measured."""
 
 
 def true_prefill_s(tokens: int, roofline: Roofline = A40) -> float:
@@ -125,13 +127,13 @@ def test_a_faster_gpu_is_told_from_a_slower_one() -> None:
 
 
 def test_measured_alone_or_side_by_side_engines_give_the_same() -> None:
-    mocks = {name: MockSettings() for name in "ab"}
+    mocks = {name: MockSettings(**SMALL) for name in "ab"}
     together = calibrated(colocated("a", "b"), mocks, effort=QUICK)
     alone = calibrated(colocated("a", "b"), mocks, effort=QUICK, one_at_a_time=True)
     for law, same in ((alone.workers[name].step, together.workers[name].step) for name in "ab"):
         assert law is not None
         assert same is not None
-        assert law.seconds(16, 20_000) == pytest.approx(same.seconds(16, 20_000), rel=1e-6)
+        assert law.seconds(16, 10_000) == pytest.approx(same.seconds(16, 10_000), rel=1e-6)
     assert alone.measured > together.measured
 
 
@@ -173,8 +175,8 @@ def test_engines_that_serve_nothing_alone_have_no_law_for_what_they_do_not_do() 
 
 def test_every_pair_is_measured() -> None:
     mocks = {
-        **{name: MockSettings(role="prefill") for name in ("p", "q")},
-        **{name: MockSettings(role="decode") for name in ("d", "e")},
+        **{name: MockSettings(role="prefill", **SMALL) for name in ("p", "q")},
+        **{name: MockSettings(role="decode", **SMALL) for name in ("d", "e")},
     }
     found = calibrated(pair(["p", "q"], ["d", "e"], "nixl"), mocks, effort=QUICK)
     assert [(one.prefill, one.decode) for one in found.transfers] == [
@@ -208,7 +210,7 @@ def test_a_context_shorter_than_a_page_of_text_is_enough() -> None:
 
 
 def test_fewer_sequences_than_nobody_told_of_are_noticed() -> None:
-    found = calibrated(colocated("a"), {"a": MockSettings(max_num_seqs=8)}, effort=QUICK)
+    found = calibrated(colocated("a"), {"a": MockSettings(max_num_seqs=8, **SMALL)}, effort=QUICK)
     step = found.workers["a"].step
     assert step is not None
     assert step.most_sequences == 4
@@ -238,7 +240,7 @@ def test_an_engine_with_other_weights_fails_the_greedy_gate_by_name() -> None:
 
 
 def test_a_failed_gate_can_be_overlooked_and_stays_in_the_file() -> None:
-    mocks = {"a": MockSettings(), "b": MockSettings(seed=1)}
+    mocks = {"a": MockSettings(**SMALL), "b": MockSettings(seed=1, **SMALL)}
     found = calibrated(colocated("a", "b"), mocks, effort=QUICK, despite_gates=True)
     assert [gate.workers for gate in found.gates if not gate.passed] == [("a", "b")]
     assert found.workers["b"].step is not None

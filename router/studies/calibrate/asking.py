@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from router.settings.calibration_file import GateResult
 from router.studies.calibrate.fleet import Couple
@@ -13,10 +14,11 @@ from router.studies.calibrate.gates import (
     judge_greedy,
     judge_tokenizers,
 )
+from router.studies.calibrate.jobs import Job, run_apart
 from router.studies.calibrate.probe import Ask
 from router.studies.calibrate.prompts import GREEDY_PROMPTS
 from router.studies.calibrate.subject import Subject, Ways
-from router.studies.calibrate.way import Way, together
+from router.studies.calibrate.way import Way, hardware_of
 
 _GREEDY_TOKENS = 48
 _ASKED_TOKENS = (7, 16)
@@ -39,7 +41,12 @@ async def ask_gates(subjects: Sequence[Subject], ways: Ways, couples: Sequence[C
     models = {subject.engine.name: subject.model for subject in subjects}
     asked: list[tuple[Way, str]] = [(one.way, one.model) for one in subjects if one.alone]
     asked += [(ways.over(couple), models[couple.decode.name]) for couple in couples]
-    answers: list[_Answers] = await together(_ask(way, model) for way, model in asked)
+    answers = [_Answers(way.name, model) for way, model in asked]
+    # One after the other at each engine: what runs beside a greedy answer may change its rounding.
+    jobs = [
+        Job(hardware_of(way), partial(_ask, way, one)) for (way, _), one in zip(asked, answers, strict=True)
+    ]
+    await run_apart(jobs)
     gates = [judge_counts({one.name: one.counted for one in answers})]
     for model in dict.fromkeys(models.values()):
         mine = [one for one in answers if one.model == model]
@@ -48,9 +55,8 @@ async def ask_gates(subjects: Sequence[Subject], ways: Ways, couples: Sequence[C
     return gates
 
 
-async def _ask(way: Way, model: str) -> _Answers:
-    """One after the other: what runs beside a greedy answer may change its rounding."""
-    answers = _Answers(way.name, model)
+async def _ask(way: Way, answers: _Answers) -> None:
+    model = answers.model
     for tokens in _ASKED_TOKENS:
         told = await way.tell(Ask(model, GREEDY_PROMPTS[0], tokens))
         answers.counted.append(Counted(tokens, told.output_tokens, told.prompt_tokens))
@@ -58,4 +64,3 @@ async def _ask(way: Way, model: str) -> _Answers:
         told = await way.tell(Ask(model, prompt, _GREEDY_TOKENS))
         answers.texts.append(told.text)
         answers.lengths.append(told.prompt_tokens)
-    return answers

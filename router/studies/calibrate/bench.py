@@ -98,12 +98,12 @@ class Bench:
             counted = heard[1:]
             self.found.prefills.append(Timed(counted[0].prompt_tokens, median(one.ttft_s for one in counted)))
 
+    # --- decode ---------------------------------------------------------------------------------------
+
     async def _asks_whether_it_speculates(self) -> bool:
         """An engine that has decoded, for the gates at least, tells how many tokens a step gave."""
         stats = await self._subject.probe.stats()
         return stats is not None and stats.tokens_per_step is not None
-
-    # --- decode ---------------------------------------------------------------------------------------
 
     async def _ladder(self, ladder: Ladder) -> None:
         """All batches of one context, over the same prompts: they are prefilled once and then cached."""

@@ -73,6 +73,7 @@ class Effort:
     """How much is measured.
 
     Attributes:
+        quick: less of everything.
         repeats: measurements of each prompt length that count; one more comes before them and does not.
         batches: times that each batch of decodes is measured; the median counts.
         steps: decode steps that are watched each time.

@@ -6,8 +6,9 @@ Separate from the command line so that a test calibrates engines on a virtual ne
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
@@ -28,7 +29,7 @@ from router.studies.calibrate.probe import Probe, ProbeFailed
 from router.studies.calibrate.progress import Tally, watch
 from router.studies.calibrate.subject import Subject, Ways, meet
 from router.studies.calibrate.verdict import CONTEXT_TOKENS, PROMPT_P90_TOKENS
-from router.studies.calibrate.way import together
+from router.studies.calibrate.way import hardware_of, together
 from router.upstream.client import Upstream
 
 _BUSY = 0.7
@@ -102,7 +103,8 @@ async def calibrate(options: Options, world: World) -> CalibrationFile:
         return await _Session(options, world, tally).run()
     finally:
         watcher.cancel()
-        await asyncio.gather(watcher, return_exceptions=True)
+        with contextlib.suppress(asyncio.CancelledError):
+            await watcher
 
 
 class _Session:
@@ -157,20 +159,16 @@ class _Session:
             if not one.benched:
                 continue
             bench = Bench(subject, options.effort, one.point, self._tally)
-            jobs.append(Job(subject.hardware, partial(self._run_bench, bench, one)))
+            jobs.append(Job(hardware_of(subject.way), partial(self._run_bench, bench, one)))
         await run_apart(jobs, one_at_a_time=options.one_at_a_time)
 
     async def _run_bench(self, bench: Bench, one: Measured) -> None:
         await bench.run()
         one.found = bench.found
         self._notes += bench.found.notes
-        try:
+        with _fitting(f"worker {one.subject.engine.name}"):
             one.step = step_law(bench.found.steps)
             one.prefill = prefill_law(bench.found.prefills) if bench.found.prefills else None
-        except FitError as error:
-            raise ProbeFailed(
-                f"worker {one.subject.engine.name} holds too little to be measured: {error}"
-            ) from None
 
     async def _hand_over(self, subjects: Sequence[Subject], ways: Ways) -> None:
         by_name = {subject.engine.name: subject for subject in subjects}
@@ -178,16 +176,18 @@ class _Session:
         for couple in self._options.fleet.couples:
             prefill, decode = by_name[couple.prefill.name], by_name[couple.decode.name]
             bench = HandoverBench(prefill, decode, ways.over(couple), self._options.effort, self._tally)
-            jobs.append(Job(bench.hardware, partial(self._run_handover, bench)))
+            jobs.append(Job(hardware_of(bench.way), partial(self._run_handover, bench)))
         await run_apart(jobs, one_at_a_time=self._options.one_at_a_time)
 
     async def _run_handover(self, bench: HandoverBench) -> None:
         prefill = self._measured[bench.prefill.engine.name]
         decode = self._measured[bench.decode.engine.name]
-        self._transfers.append(await bench.run(Known(prefill.prefill, decode.step)))
-        if bench.prefills and prefill.prefill is None:
-            prefill.found.prefills = bench.prefills
-            prefill.prefill = prefill_law(bench.prefills)
+        with _fitting(bench.way.name):
+            self._transfers.append(await bench.run(Known(prefill.prefill, decode.step)))
+            if bench.prefills and prefill.prefill is None:
+                prefill.found.prefills = bench.prefills
+                prefill.prefill = prefill_law(bench.prefills)
+        self._notes += bench.notes
 
     def _cpu_s(self) -> float:
         return 0.0 if self._world.cpu_s is None else self._world.cpu_s()
@@ -198,3 +198,12 @@ class _Session:
                 f"this client used {cpu_s / took_s:.0%} of a core, so steps of large batches may have seemed "
                 "longer than they were; measure with --one-at-a-time, from a machine with less to do"
             )
+
+
+@contextlib.contextmanager
+def _fitting(whose: str) -> Iterator[None]:
+    """Samples that no law can be fitted to are the fault of an engine that holds too little."""
+    try:
+        yield
+    except FitError as error:
+        raise ProbeFailed(f"{whose} cannot be measured, it may hold too little: {error}") from None

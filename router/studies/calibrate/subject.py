@@ -46,13 +46,6 @@ class Subject:
     def model(self) -> str:
         return self.card.id
 
-    @property
-    def hardware(self) -> frozenset[str]:
-        """What a measurement of it keeps busy."""
-        if isinstance(self.way, HandedOver):
-            return frozenset({self.way.prefill.engine.hardware, self.way.answering.engine.hardware})
-        return frozenset({self.engine.hardware})
-
     def ask(self, prompt: str, max_tokens: int) -> Ask:
         return Ask(self.model, prompt, max_tokens)
 

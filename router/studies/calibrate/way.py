@@ -56,6 +56,11 @@ class Way(Protocol):
         ...
 
 
+def hardware_of(way: Way) -> frozenset[str]:
+    """What a request on this way keeps busy."""
+    return frozenset(probe.engine.hardware for probe in way.probes)
+
+
 class Alone:
     """One engine serves all of it."""
 
