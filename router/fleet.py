@@ -29,7 +29,7 @@ class Member:
         model: the one it was declared to serve; None when its list of models is believed instead.
         settings: as it was written down, to notice when that changes.
         bootstrap_port: where a prefill worker tells decode engines of itself; None: it does not.
-        base_model: the name by which it serves its weights without an adapter; None before it told.
+        base_models: the names under which it serves its weights without an adapter; empty before it told.
         dp_rank: the data-parallel rank of its engine that it is, as the engine counts; None: it is all of it.
         dp_size: ranks of that engine.
     """
@@ -44,7 +44,7 @@ class Member:
     bootstrap_port: int | None = None
     settings: WorkerSettings | None = None
     engine_version: str | None = None
-    base_model: str | None = None
+    base_models: frozenset[str] = frozenset()
     dp_rank: int | None = None
     dp_size: int = 1
 

@@ -311,7 +311,7 @@ class Poller:
         that was told once is believed until another one is."""
         roster = member.dispatcher.pool.roster
         base = next((card for card in cards if card.parent is None), None)
-        member.base_model = member.model or (base.id if base is not None else None)
+        member.base_models = frozenset([member.model]) if member.model is not None else _base_names(cards)
         member.engine_version = version or member.engine_version
         roster.learn_revision(member.name, member.engine_version, base.root if base is not None else None)
         listed = {card.id: card.max_model_len for card in cards}
@@ -340,3 +340,11 @@ class Poller:
             headers.append((b"authorization", b"Bearer " + member.key))
         request = WireRequest(b"GET", path.encode(), headers)
         return self._upstream.fetch(member.origin, request, total_s=total_s, max_bytes=max_bytes)
+
+
+def _base_names(cards: Sequence[_ModelCard]) -> frozenset[str]:
+    """Names of the weights themselves: of the first card that is no adapter, and of those with its root."""
+    base = [card for card in cards if card.parent is None]
+    return frozenset(
+        card.id for card in base if card is base[0] or (card.root is not None and card.root == base[0].root)
+    )

@@ -43,6 +43,9 @@ class NewWorker(BaseModel):
     barrier_group: str | None = None
     may_prefill: bool | None = None
     bootstrap_port: int | None = None
+    kv_events_endpoint: str | None = None
+    kv_events_replay_endpoint: str | None = None
+    kv_events_topic: str | None = None
 
 
 class Drain(BaseModel):

@@ -9,7 +9,7 @@ import argparse
 import ipaddress
 import resource
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
@@ -22,6 +22,7 @@ from router.cli.reference import reference
 from router.core.binding import Mode
 from router.core.local_queue import LocalQueue, Order
 from router.core.worker import Role
+from router.kv_events.lazy_wire import zmq_is_installed
 from router.policies import build
 from router.settings import Pair, PoolSettings, Settings, WorkerSettings, load, read_workers_file
 from router.settings.pairs import BOOTSTRAPPED
@@ -231,12 +232,18 @@ def _loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def _pool_warnings(name: str, pool: PoolSettings, settings: Settings) -> Iterator[str]:
-    workers = _workers(pool)
+def _worker_warnings(name: str, workers: Sequence[WorkerSettings]) -> Iterator[str]:
     if not workers:
         yield f"pool {name} starts with no worker; requests get 503 until one is added"
     if len(workers) == 1 and not workers[0].resolves:
         yield f"pool {name} has one worker, so there is nothing to choose and nowhere to retry"
+    if any(worker.kv_events_endpoint for worker in workers) and not zmq_is_installed():
+        yield f"pool {name} has KV events to follow, but pyzmq is missing: pip install pointsman[kv-events]"
+
+
+def _pool_warnings(name: str, pool: PoolSettings, settings: Settings) -> Iterator[str]:
+    workers = _workers(pool)
+    yield from _worker_warnings(name, workers)
     yield from barrier_warnings(name, pool, workers)
     if pool.mode is not Mode.EARLY:
         unknown = [worker.name for worker in workers if pool.slots_of(worker) is None]

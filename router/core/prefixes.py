@@ -7,7 +7,7 @@ nothing of it: a pool has prefixes only while its policy wants them.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Protocol, runtime_checkable
 
 from router.core.answer import Usage
@@ -19,6 +19,7 @@ from router.core.prefix_index import PrefixIndex
 from router.core.prefix_match import Match
 from router.core.prefix_portion import Portion
 from router.core.prefix_settings import PrefixSettings, TreeBound
+from router.core.prompt_key import Partition, PromptKey
 from router.core.request import Request
 from router.core.worker import Worker, WorkerView
 
@@ -66,11 +67,14 @@ class PoolPrefixes:
         sees_tokens: whether any prompt came as token ids, which events of blocks can speak of.
     """
 
-    __slots__ = ("_claims", "_match", "_portion", "_request", "_unreported", "index", "sees_tokens")
+    __slots__ = (
+        "_aliases", "_claims", "_match", "_portion", "_request", "_unreported", "index", "sees_tokens",
+    )  # fmt: skip
 
     def __init__(self, settings: PrefixSettings | None = None) -> None:
         self.index = PrefixIndex(settings)
         self.sees_tokens = False
+        self._aliases: dict[str, str] = {}
         self._claims: dict[Lease, Claim] = {}
         self._unreported: OrderedDict[Lease, Claim] = OrderedDict()
         self._request: Request | None = None
@@ -87,7 +91,7 @@ class PoolPrefixes:
             self.changed()
         if self._match is None:
             prompt = key.cached_by
-            match = self.index.match(key.partition, prompt, request.prompt_tokens)
+            match = self.index.match(self._partition(key), prompt, request.prompt_tokens)
             self._match = with_answer(match, prompt) if isinstance(prompt, bytes) else match
             self._request = request
         return self._match
@@ -99,7 +103,7 @@ class PoolPrefixes:
         if request is not self._request:
             self.changed()
         if self._portion is None:
-            self._portion = self.index.portion(key.partition, key.cached_by, request.prompt_tokens)
+            self._portion = self.index.portion(self._partition(key), key.cached_by, request.prompt_tokens)
             self._request = request
         return self._portion
 
@@ -111,7 +115,18 @@ class PoolPrefixes:
     def bound(self, bound: TreeBound) -> None:
         self.index.store.tree_bound = bound
 
+    def _partition(self, key: PromptKey) -> Partition:
+        """Where a prompt is kept: whatever its model was called, its weights have one cache."""
+        model = self._aliases.get(key.partition.model)
+        return key.partition if model is None else key.partition._replace(model=model)
+
     # --- what the pool tells -------------------------------------------------------------------------
+
+    def same_weights(self, names: Collection[str]) -> str:
+        """One model is served under all these names. The one under which its prompts are kept."""
+        kept = min(names)
+        self._aliases.update((name, kept) for name in names if name != kept)
+        return kept
 
     def changed(self) -> None:
         """The index was changed by somebody else (its events, its sweep): forgets what was answered."""
@@ -142,7 +157,7 @@ class PoolPrefixes:
         self.joined(worker)
         self.matched(request)  # is remembered: what was true before its own charge
         claim = self.index.insert(
-            key.partition, key.cached_by, lease.worker, now, prompt_tokens=request.prompt_tokens
+            self._partition(key), key.cached_by, lease.worker, now, prompt_tokens=request.prompt_tokens
         )
         if claim is not None:
             self._claims[lease] = claim

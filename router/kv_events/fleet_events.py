@@ -146,9 +146,10 @@ class FleetEvents:
     def _wanted(self, member: Member) -> Fed | None:
         """As what a worker should be followed now, None when it should not."""
         prefixes = member.dispatcher.pool.chooser.prefixes
-        model = member.base_model or member.model
-        if not self.follows or prefixes is None or model is None or member.worker.shared_address:
+        names = member.base_models
+        if not self.follows or prefixes is None or not names or member.worker.shared_address:
             return None
+        model = prefixes.same_weights(names)
         return Fed(member, prefixes, member.worker.incarnation, model, self.counts_only(member))
 
     def _start(self, fed: Fed) -> None:

@@ -316,3 +316,12 @@ class AnyOrder(RuleBasedStateMachine):
 
 TestAnyOrder = AnyOrder.TestCase
 TestAnyOrder.settings = settings(max_examples=40, stateful_step_count=30)
+
+
+def test_a_model_of_several_names_has_one_cache() -> None:
+    scene = Scene(PoolPrefixes(), Worker(name="a"), Worker(name="b"))
+    assert scene.prefixes.same_weights({"model", "alias"}) == "alias"
+    scene.settle(scene.charge(request(), scene.a))
+    for name, held in (("model", True), ("alias", True), ("another", False)):
+        asked = structs.replace(request(), key=PromptKey.of_text(name, TEXT))
+        assert (scene.prefixes.matched(asked).on("a") > 0) is held

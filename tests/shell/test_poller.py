@@ -8,6 +8,7 @@ import itertools
 import pytest
 
 from engines.mock.settings import MockSettings
+from router.poller import _base_names, _ModelCard
 from tests.shell.live import ASK, CHAT, QUIET, STREAM, Live, play
 from tests.shell.puppet import DONE, ROLE, STOP, TALK, Ask, hang, streaming, talk, word
 
@@ -374,3 +375,19 @@ def test_probes_of_garbage_are_timeouts_and_not_bugs() -> None:
         await act.until(lambda: act.state("a") == "ejected", 60)
 
     play(scene, {"a": talk, "b": talk})
+
+
+@pytest.mark.parametrize(
+    ("cards", "names"),
+    [
+        ([("b", "r", None), ("a", "r", None), ("lora", "x", "b")], {"a", "b"}),
+        ([("b", None, None), ("a", None, None)], {"b"}),
+        ([("b", "one", None), ("a", "two", None)], {"b"}),
+        ([], set()),
+    ],
+)
+def test_names_of_one_root_are_names_of_one_model(
+    cards: list[tuple[str, str | None, str | None]], names: set[str]
+) -> None:
+    made = [_ModelCard(id=name, root=root, parent=parent) for name, root, parent in cards]
+    assert _base_names(made) == names

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from router.cli.check import warnings
 from router.core.prefix_settings import PrefixSettings
 from router.kv_events.settings import KvEventsSettings
 from router.kv_events.source import EventSource
@@ -72,6 +73,14 @@ def test_a_worker_may_say_where_it_publishes() -> None:
 def test_an_endpoint_that_is_none_is_refused(fields: dict[str, Any], words: str) -> None:
     with pytest.raises(ValidationError, match=words):
         worker(**fields)
+
+
+def test_an_endpoint_without_pyzmq_is_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = worker(kv_events_endpoint="tcp://e:1")
+    settings = Settings.model_validate({"pools": {"a": {"workers": [told.model_dump(exclude_unset=True)]}}})
+    assert not any("pyzmq" in warning for warning in warnings(settings, 100_000))
+    monkeypatch.setattr("router.cli.check.zmq_is_installed", lambda: False)
+    assert any("pip install pointsman[kv-events]" in warning for warning in warnings(settings, 100_000))
 
 
 def of_pool(path: Path) -> Settings:
