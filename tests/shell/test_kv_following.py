@@ -406,3 +406,31 @@ def test_a_tokenizer_that_is_not_the_engines_shows_and_costs_trust(tmp_path: Pat
         assert (error or 0) > 0.5
 
     follow(scene, pool={"tokenizer": str(directory(tmp_path))})
+
+
+def test_of_a_pair_the_prefill_workers_are_followed_and_chosen_by_what_they_hold(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scene(act: Live) -> None:
+        await followed(act, "p", "q")
+        for _ in range(4):
+            body = {"model": MOCK, "messages": [{"role": "user", "content": TEXT}], "max_tokens": 4}
+            assert (await act.ask("/v1/chat/completions", body)).status == 200
+        asked = [act.mocks[name].front.seen_by_path.get("/v1/chat/completions", 0) for name in "pqd"]
+        assert sorted(asked[:2]) == [0, 4]
+        assert asked[2] == 4
+        holder = "p" if asked[0] else "q"
+        assert (await trust(act, holder), await trust(act, "d")) == (2, None)
+        assert await act.metric("pointsman_tokenized_prompts_total", pool="prefill") == 4
+
+    def pool(role: str, *names: str, **more: Any) -> dict[str, Any]:
+        workers = [{"url": f"http://{name}:8000", "name": name} for name in names]
+        return {"role": role, "model": MOCK, "workers": workers, **more}
+
+    monkeypatch.setattr("router.tokenizer.build.Tokenizer", EnginesOwn)
+    pools = {
+        "prefill": pool("prefill", "p", "q", policy="cache_aware", tokenizer=str(directory(tmp_path))),
+        "decode": pool("decode", "d", connector="nixl", pd_split_min_tokens=0),
+    }
+    workers = {"p": mock(role="prefill"), "q": mock(role="prefill"), "d": mock(role="decode")}
+    play(scene, workers, pools=pools)
