@@ -187,11 +187,17 @@ class Round:
                 place = max(able, key=_roominess)
                 self._admit(place, [position], place.value(one), "aged" if aged else "whole_worker")
             elif aged:
-                # The worker nearest to having room takes nobody else until it has it.
-                self.places.remove(max(self.places, key=_roominess))
+                self._keep_room(one)
                 position += 1
             else:
                 return
+
+    def _keep_room(self, one: Candidate) -> None:
+        """The worker nearest to having room for it takes nobody else until it has. One that is too small
+        would be kept from the others for nothing."""
+        large = [place for place in self.places if one[0] <= place.capacity]
+        if large:
+            self.places.remove(max(large, key=_roominess))
 
     @staticmethod
     def _needs_all(one: Candidate, able: Sequence[Place]) -> bool:

@@ -32,10 +32,12 @@ running.
   roomiest at once, for the engine refuses it with its true length.
 - Ageing: the guard lets somebody in, not a given request; without margin the shortest prompt wins each time.
   A request that somebody younger was placed before `age_s` ago, or `max_overtaken` younger ones, goes first,
-  to the worker with the most free KV. If none has room, the roomiest takes nobody else until it has. So from
-  the moment when a request is the oldest, at most `max_overtaken` younger ones and the rest of one round pass
-  it, and none after `age_s`. Waiting alone does not count: when all wait longer than `age_s`, nothing
-  but first come, first served would be left. Ties go to the oldest, so no weight of age is added to F.
+  to the worker with the most free KV. If none has room, the roomiest of those that are large enough takes
+  nobody else until it has. So from the moment when a request is the oldest, at most `max_overtaken` younger
+  ones and the rest of one round pass it where it has room, and none after `age_s`; where it has none it waits
+  for what runs at one worker, and for nobody who comes later. Waiting alone does not count: when all wait
+  longer than `age_s`, nothing but first come, first served would be left. Ties go to the oldest, so no weight
+  of age is added to F.
 - Bypass: where the pool places a request as it comes, the worker with the highest F of that request alone
   takes it (then the lowest L, then by hash), if it has room.
 
