@@ -25,8 +25,10 @@ COMMANDS: Final[Mapping[str, str]] = {
     "check": "validate a configuration and say what it does",
     "drain": "take workers of a running router out of service",
     "replay": "send the requests of a trace to an endpoint and measure it",
+    "simulate": "run a scenario, a configuration and the calls that come to it, without any engine",
     "compare": "compare policies on simulated calls, without any engine",
     "saturate": "find the rate at which a policy collapses, without any engine",
+    "whatif": "run a recorded request log through a fleet under other policies, without any engine",
     "explain": "show why recorded requests went where they went",
     "calibrate": "measure the engines of a fleet, for policies that reckon in seconds",
 }

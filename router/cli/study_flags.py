@@ -6,6 +6,7 @@ Separate from the commands, which would otherwise each read them a little differ
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Mapping
 
 from router.policies import POLICIES
@@ -60,3 +61,14 @@ def positive(text: str) -> int:
     if number < 1:
         raise argparse.ArgumentTypeError(f"{text}: at least 1")
     return number
+
+
+def numbers_above_0(flag: str, text: str) -> list[float]:
+    """The numbers of `a,b,c`, sorted, each once. Raises UsageError."""
+    try:
+        numbers = sorted({float(word) for word in text.split(",")})
+    except ValueError:
+        numbers = [0.0]
+    if not all(0 < number < math.inf for number in numbers):
+        raise UsageError(f"{flag} is {text!r}: numbers above 0 with commas between them")
+    return numbers

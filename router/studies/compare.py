@@ -6,15 +6,18 @@ plans give equal results to the last bit, whatever the number of processes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 
 import msgspec
 
+from router.studies.breakdown import Breakdown, breakdown
 from router.studies.confidence import Estimate, estimate, paired
-from router.studies.metrics import RunFigures, figures
+from router.studies.curves import Curves, Loads, curves, loads
+from router.studies.metrics import RunFigures, Slo, figures
 from router.studies.queueing import QueuePlan, serve
+from router.studies.resized import natural_size, resized
 from router.studies.setups import SETUPS, Choosing
 from router.studies.simulation.run import RunResult, Simulation
 from router.studies.workloads import workload_named
@@ -28,7 +31,9 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     """One run of a comparison, by names, so that any process can do it.
 
     Attributes:
+        setup: name of a fleet; in a scenario, of its file.
         rate: calls per second; None: all at once.
+        workers: that answer, where the fleet is to have another size than its own.
     """
 
     workload: str
@@ -38,13 +43,22 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     rate: float | None
     calls: int
     seed: int
+    workers: int | None = None
 
 
 class Cell(msgspec.Struct, frozen=True, kw_only=True):
-    """One run and its figures."""
+    """One run and its figures.
+
+    Attributes:
+        loads: KV loads of each barrier group over time, of the first seed alone: they are many numbers.
+        breakdown: where it was asked for.
+    """
 
     task: Task
     figures: RunFigures
+    curves: Curves
+    loads: dict[str, Loads] = {}
+    breakdown: Breakdown | None = None
 
     @property
     def policy(self) -> str:
@@ -57,7 +71,9 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         rates: calls per second by workload; those not named run at the rate of their setup.
+        levels: rates that every workload is run at, in place of those.
         setup: of all workloads; None: of each its own.
+        workers: sizes that each fleet is run in; none: its own. The rate of a setup grows with its fleet.
         calls: of each run; None: as many as were published.
     """
 
@@ -66,33 +82,49 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     seeds: int = 3
     calls: int | None = 2_000
     rates: dict[str, float | None] = {}
+    levels: list[float] = []
     setup: str | None = None
+    workers: list[int] = []
 
     def tasks(self) -> list[Task]:
         """Every run, in the order of the results."""
         return [
             Task(
                 workload=name,
-                setup=self.setup or workload_named(name).setup,
+                setup=self._setup(name),
                 policy=policy,
                 params=params,
-                rate=self._rate(name),
+                rate=rate,
                 calls=self.calls or workload_named(name).published_size,
                 seed=seed,
+                workers=workers,
             )
             for name in self.workloads
+            for workers in self._sizes()
+            for rate in self._rates(name, workers)
             for seed in range(1, self.seeds + 1)
             for policy, params in self.policies
         ]
 
-    def _rate(self, workload: str) -> float | None:
+    def _setup(self, workload: str) -> str:
+        return self.setup or workload_named(workload).setup
+
+    def _sizes(self) -> Sequence[int | None]:
+        return self.workers or [None]
+
+    def _rates(self, workload: str, workers: int | None) -> Sequence[float | None]:
+        return self.levels or [self._rate(workload, workers)]
+
+    def _rate(self, workload: str, workers: int | None) -> float | None:
         if workload in self.rates:
             return self.rates[workload]
-        made = workload_named(workload)
-        rate = made.natural_rate or SETUPS[self.setup or made.setup].rates.get(workload)
+        made, setup = workload_named(workload), SETUPS[self._setup(workload)]
+        if made.natural_rate is not None:
+            return made.natural_rate
+        rate = setup.rates.get(workload)
         if rate is None:
             raise ValueError(f"no rate is known for {workload} on {self.setup}: say one")
-        return rate
+        return rate if workers is None else rate * workers / natural_size(setup)
 
 
 def run(task: Task) -> RunResult:
@@ -100,51 +132,78 @@ def run(task: Task) -> RunResult:
     workload, setup = workload_named(task.workload), SETUPS[task.setup]
     arrivals = all_at_once if task.rate is None else None
     calls = workload.calls(task.calls, task.rate or 1.0, task.seed, arrivals)
+    choosing = Choosing(policy=task.policy, params=task.params)
     if setup.plain:
         warm_up = int(task.calls * _WARM_UP_SHARE)
-        plan = QueuePlan(policy=task.policy, params=task.params, warm_up=warm_up)
+        servers = task.workers or natural_size(setup)
+        plan = QueuePlan(policy=task.policy, params=task.params, servers=servers, warm_up=warm_up)
         return serve(plan, calls, task.seed)
-    fleet = setup.plan(Choosing(policy=task.policy, params=task.params))
+    fleet = setup.plan(choosing) if task.workers is None else resized(setup.plan(choosing), task.workers)
     return Simulation(fleet, calls, task.seed).run()
 
 
 def cell(task: Task) -> Cell:
     """One run and its figures."""
-    return Cell(task=task, figures=figures(run(task), SETUPS[task.setup].targets))
+    return judged(task, run(task), SETUPS[task.setup].targets)
 
 
-def cells(tasks: Sequence[Task], jobs: int = 1, told: Callable[[Cell], None] | None = None) -> list[Cell]:
+def judged(task: Task, result: RunResult, targets: Mapping[str, Slo], *, in_parts: bool = False) -> Cell:
+    """What of a run is kept.
+
+    Args:
+        in_parts: also by class, family and worker.
+    """
+    return Cell(
+        task=task,
+        figures=figures(result, targets),
+        curves=curves(result.calls),
+        loads=loads(result.loads) if task.seed == 1 else {},
+        breakdown=breakdown(result, targets) if in_parts else None,
+    )
+
+
+def cells(
+    tasks: Sequence[Task],
+    jobs: int = 1,
+    told: Callable[[Cell], None] | None = None,
+    make: Callable[[Task], Cell] = cell,
+) -> list[Cell]:
     """All runs, in the order of the tasks.
 
     Args:
         jobs: processes.
         told: of each cell as it comes.
+        make: one run; other processes must be able to import it.
     """
     done: list[Cell] = []
-    for made in _each(tasks, jobs):
+    for made in _each(tasks, jobs, make):
         done.append(made)
         if told is not None:
             told(made)
     return done
 
 
-def _each(tasks: Sequence[Task], jobs: int) -> Iterator[Cell]:
+def _each(tasks: Sequence[Task], jobs: int, make: Callable[[Task], Cell]) -> Iterator[Cell]:
     if jobs <= 1 or len(tasks) <= 1:
-        yield from map(cell, tasks)
+        yield from map(make, tasks)
         return
     # A process that was started anew knows nothing of this one, so no run can depend on it.
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
-        yield from pool.map(cell, tasks)
+        yield from pool.map(make, tasks)
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True):
-    """One policy on one workload, over the seeds.
+    """One policy on one workload at one rate, over the seeds.
 
     Attributes:
+        setup: its fleet; workers: that answer, where that is not the fleet's own number.
         against_first: mean end-to-end time less that of the first policy, on the same calls; None for itself.
     """
 
     workload: str
+    setup: str
+    rate: float | None
+    workers: int | None
     policy: str
     goodput: Estimate | None
     e2e_s: Estimate
@@ -161,22 +220,28 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def lines(made: Sequence[Cell]) -> list[Line]:
-    """Results by workload and policy, in the order in which they were asked for."""
-    groups: dict[tuple[str, str], list[Cell]] = {}
+    """Results by workload, fleet, rate and policy, in the order in which they were asked for."""
+    groups: dict[tuple[tuple[object, ...], str], list[Cell]] = {}
     for each in made:
-        groups.setdefault((each.task.workload, each.policy), []).append(each)
-    firsts = {workload: groups[workload, policy] for workload, policy in reversed(groups)}
-    return [_line(group, firsts[workload]) for (workload, _), group in groups.items()]
+        task = each.task
+        where = (task.workload, task.setup, task.workers, task.rate)
+        groups.setdefault((where, each.policy), []).append(each)
+    firsts = {where: groups[where, policy] for where, policy in reversed(groups)}
+    return [_line(group, firsts[where]) for (where, _), group in groups.items()]
 
 
 def _line(group: Sequence[Cell], first: Sequence[Cell]) -> Line:
+    task = group[0].task
     runs = [each.figures for each in group]
     e2e = [each.mean_e2e_s for each in runs]
     goodputs = [each.goodput for each in runs if each.goodput is not None]
     tpots = [each.latencies.tpot_s.mean for each in runs if each.latencies.tpot_s is not None]
     gaps = [barrier.gap_tokens for each in runs for barrier in each.barriers.values()]
     return Line(
-        workload=group[0].task.workload,
+        workload=task.workload,
+        setup=task.setup,
+        rate=task.rate,
+        workers=task.workers,
         policy=group[0].policy,
         goodput=estimate(goodputs) if goodputs else None,
         e2e_s=estimate(e2e),

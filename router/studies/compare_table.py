@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import groupby
+from pathlib import Path
 from typing import NamedTuple
 
 from rich.box import SIMPLE
@@ -15,6 +16,7 @@ from rich.table import Table
 
 from router.studies.compare import Line
 from router.studies.confidence import Estimate
+from router.studies.workloads.trace_file import PREFIX
 
 
 class _Column(NamedTuple):
@@ -50,11 +52,23 @@ _COLUMNS = (
 def render(made: Sequence[Line]) -> Group:
     """A table per workload. ± is half of the 95 % confidence interval over the seeds; a difference whose
     interval leaves 0 out is in colour."""
-    return Group(*(_table(name, list(group)) for name, group in groupby(made, lambda line: line.workload)))
+    return Group(*(_table(name, list(group)) for name, group in groupby(made, heading)))
 
 
-def _table(workload: str, made: Sequence[Line]) -> Table:
-    table = Table(title=workload, title_justify="left", box=SIMPLE, pad_edge=False)
+def heading(line: Line) -> str:
+    """Which calls came to which fleet."""
+    rate = "all at once" if line.rate is None else f"{line.rate:.4g} calls/s"
+    workers = "" if line.workers is None else f", {line.workers} workers"
+    return f"{short(line.workload)} at {rate} on {line.setup}{workers}"
+
+
+def short(workload: str) -> str:
+    """Its name; of a trace, that of its file without the folders."""
+    return f"{PREFIX}{Path(workload).name}" if workload.startswith(PREFIX) else workload
+
+
+def _table(title: str, made: Sequence[Line]) -> Table:
+    table = Table(title=title, title_justify="left", box=SIMPLE, pad_edge=False)
     table.add_column("policy", no_wrap=True)
     shown = [column for column in _COLUMNS if any(column.read(line) is not None for line in made)]
     for column in shown:

@@ -130,10 +130,11 @@ def _latencies(answered: Sequence[CallRecord]) -> Latencies:
 def _goodput(calls: Sequence[CallRecord], targets: Mapping[str, Slo]) -> float:
     if not calls:
         return 0.0
-    return sum(_target(record, targets).met(record) for record in calls) / len(calls)
+    return sum(target_of(record, targets).met(record) for record in calls) / len(calls)
 
 
-def _target(record: CallRecord, targets: Mapping[str, Slo]) -> Slo:
+def target_of(record: CallRecord, targets: Mapping[str, Slo]) -> Slo:
+    """The targets of the class of a call."""
     known = targets.get(record.slo)
     return targets[""] if known is None else known
 

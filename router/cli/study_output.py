@@ -1,0 +1,70 @@
+"""What the commands of studies show and write: a bar while they run, a table, a file of figures, a page.
+
+Separate from the commands, which differ in what they run and agree in all of this.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from rich.console import Console, RenderableType
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from router.cli.study_flags import UsageError
+from router.studies.compare import Cell, Task
+from router.studies.compare_table import short
+
+_WIDTH: Final = 140
+"""Of a table that goes into a file."""
+
+Told = Callable[[Cell], None]
+
+
+def add_output_flags(parser: argparse.ArgumentParser) -> None:
+    """`--json` and `--html`."""
+    parser.add_argument("--json", type=Path, metavar="FILE", help="every run's figures")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="a page with plots that needs no network")
+
+
+def check_outputs(args: argparse.Namespace) -> None:
+    """Raises UsageError for a file that cannot be written: before the work, not after it."""
+    for path in (args.json, args.html):
+        if path is not None and not path.absolute().parent.is_dir():
+            raise UsageError(f"{path} cannot be written: there is no folder {path.parent}")
+
+
+def with_bar(tasks: Sequence[Task], run: Callable[[Told], list[Cell]]) -> list[Cell]:
+    """Runs with a bar on stderr, where that is a terminal."""
+    console = Console(stderr=True)
+    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
+    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
+        bar = progress.add_task("", total=len(tasks))
+
+        def told(made: Cell) -> None:
+            progress.update(bar, advance=1, description=f"{short(made.task.workload)} {made.policy}")
+
+        return run(told)
+
+
+def write_json(path: Path | None, content: object) -> None:
+    """Figures, with line breaks that people and diffs can read. Nothing in them depends on when they were
+    made."""
+    if path is not None:
+        path.write_bytes(msgspec.json.format(msgspec.json.encode(content)))
+
+
+def show(table: RenderableType) -> None:
+    """A table on stdout, as wide as the terminal."""
+    Console(width=None if sys.stdout.isatty() else _WIDTH).print(table)
+
+
+def complain(command: str, error: Exception) -> int:
+    """Says why nothing was run; the exit code."""
+    for sentence in getattr(error, "problems", (error,)):
+        sys.stderr.write(f"pointsman {command}: {sentence}\n")
+    return 2
