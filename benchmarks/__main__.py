@@ -27,12 +27,12 @@ from benchmarks.verdict import Verdict, print_verdicts, write_json
 
 def decisions(*, quick: bool) -> list[Verdict]:
     """pick() and commit of every policy that follows no prefixes, on a busy pool of each size."""
-    sizes = {8: policies.BOUNDS_US[8]} if quick else policies.BOUNDS_US
     return [
         Verdict(f"{name}, {size} workers", policies.median_us(name, policies.busy(size)), "µs", bound)
         for name in policies.ONE_AT_A_TIME
         if name not in prefix_policies.POLICIES
-        for size, bound in sizes.items()
+        for size, bound in policies.bounds_of(name).items()
+        if size == 8 or not quick
     ]
 
 

@@ -15,12 +15,17 @@ from typing import cast
 
 from router.core.engine_stats import EngineStats
 from router.core.policy import Commits, Policy
-from router.core.request import Request
+from router.core.request import Api, Request
 from router.core.worker import StepModel, Worker
 from router.policies import POLICIES, Shape, build
 
 BOUNDS_US = {8: 20.0, 64: 60.0, 256: 250.0}
 """Microseconds that the median of pick() and committed() may take, by number of workers."""
+
+PRICED_US = {8: 200.0, 64: 1_000.0, 256: 4_000.0}
+"""The same for those that price every worker with all of its terms."""
+
+PRICED = frozenset({"calibrated"})
 
 ONE_AT_A_TIME = [spec.name for spec in POLICIES.values() if spec.shape is Shape.ONE]
 """The others decide in rounds: `benchmarks.rounds`."""
@@ -69,6 +74,7 @@ def requests() -> list[Request]:
             sequence=n,
             model="model",
             arrived=_NOW,
+            api=Api.CHAT,
             prompt_tokens=source.randrange(16, 8_000),
             max_tokens=512,
             affinity=f"conversation-{source.randrange(100)}",
@@ -94,6 +100,11 @@ def _round_us(policy: Policy, workers: Sequence[Worker], work: Sequence[Request]
             committed(request, choice, _NOW, retry=False)
         samples.append(time.perf_counter_ns() - began)
     return statistics.median(samples) / 1_000
+
+
+def bounds_of(name: str) -> dict[int, float]:
+    """Microseconds that a policy may take, by number of workers."""
+    return PRICED_US if name in PRICED else BOUNDS_US
 
 
 def main() -> None:
