@@ -26,6 +26,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         parts: its prompt; calls share a prefix as far as their parts are equal.
         output_tokens: that the model will write per sequence.
         max_tokens: the client's bound, None for none.
+        ignore_eos: the client demands as many tokens as its bound.
         session: what keeps a conversation together, None outside of any.
         family: the workload that it comes from, for results by family.
         work_s: service time, for servers that know no tokens.
@@ -37,6 +38,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     output_tokens: int
     after: int | None = None
     max_tokens: int | None = None
+    ignore_eos: bool = False
     sequences: int = 1
     tenant: str = ""
     slo: str = ""
@@ -79,7 +81,8 @@ class Texts:
         self._bound_bytes = bound_bytes
 
     def of(self, parts: Iterable[Part]) -> bytes:
-        """The parts' texts in a row. Bytes below 0x80 only, so that it is text in any case."""
+        """The parts' texts in a row. Letters only, so that no border of a segment
+        is among them and nothing is escaped in JSON."""
         return b"".join([self._part(part) for part in parts])
 
     def _part(self, part: Part) -> bytes:
@@ -87,7 +90,7 @@ class Texts:
         text = self._known.pop(part.key, b"")
         if len(text) < size:
             self._bytes -= len(text)
-            text = shake_128(b"%d" % part.key).digest(size).translate(_ASCII)
+            text = shake_128(b"%d" % part.key).digest(size).translate(_LETTERS)
             self._bytes += size
         self._known[part.key] = text
         while self._bytes > self._bound_bytes and len(self._known) > 1:
@@ -98,4 +101,4 @@ class Texts:
         return f"<Texts {len(self._known)} parts [{self._bytes} bytes]>"
 
 
-_ASCII = bytes(32 + byte % 95 for byte in range(256))
+_LETTERS = bytes(97 + byte % 26 for byte in range(256))

@@ -49,8 +49,8 @@ class Courses:
         learn: told of the tokens that each whole answer had.
         ended: told of every life that is over.
 
-    State: `lives` by request id, `_legs` by job id per worker, `_last_told` per worker, the transfers that
-    wait for the end of a prefill.
+    State: `lives` by request id, `_legs` by job id per worker, `_running` those that have begun, the
+    transfers that wait for the end of a prefill.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Courses:
         self._ended = ended
         self.lives: dict[str, Life] = {}
         self._legs: dict[str, dict[str, Leg]] = {}
-        self._last_told: dict[str, float] = {}
+        self._running: dict[str, dict[Leg, None]] = {}
         self._awaited: dict[str, tuple[Rank, Fetch]] = {}
         self._prefilled: dict[str, tuple[str, str]] = {}
         self._by_worker: dict[str, Rounds] = {}
@@ -83,7 +83,7 @@ class Courses:
             for worker in each.pool.roster:
                 self._by_worker[worker.name] = each
                 self._legs[worker.name] = {}
-                self._last_told[worker.name] = self._timeline.now
+                self._running[worker.name] = {}
 
     # --- placing ---------------------------------------------------------------------------------------
 
@@ -164,9 +164,14 @@ class Courses:
                 continue
             leg = legs[output.job_id]
             leg.timings[output.job_id] = output.timing
+            if first:
+                self._running[rank.name].setdefault(leg)
+                leg.told = self._timeline.now
             if output.finish_reason is not None:
                 leg.open.discard(output.job_id)
                 del legs[output.job_id]
+                if not leg.open:
+                    del self._running[rank.name][leg]
                 if output.kept is not None:
                     self._kept(leg, output.job_id)
             self._later(partial(self._hear, leg, leg.written(), ended=not leg.open))
@@ -174,20 +179,22 @@ class Courses:
 
     def moved_on(self, rank: Rank) -> None:
         """Time passed in which jobs wrote tokens."""
-        now = self._timeline.now
-        if now - self._last_told[rank.name] < self._delays.progress_s:
-            return
-        self._last_told[rank.name] = now
-        self._later(partial(self._progress, rank.name, self._counts(rank.name)))
+        told = self._counts(rank.name, self._timeline.now - self._delays.progress_s)
+        if told:
+            self._later(partial(self._progress, rank.name, told))
 
     def tell(self, name: str) -> None:
         """How far the jobs of a worker are, without delay: before its KV is compared with the account."""
-        self._last_told[name] = self._timeline.now
-        self._progress(name, self._counts(name))
+        self._progress(name, self._counts(name, self._timeline.now))
 
-    def _counts(self, name: str) -> list[tuple[Lease, int]]:
-        legs = dict.fromkeys(self._legs[name].values())
-        return [(leg.lease, leg.written()) for leg in legs if leg.started]
+    def _counts(self, name: str, last: float) -> list[tuple[Lease, int]]:
+        """Tokens of the legs of which nothing was heard since then."""
+        now, counts = self._timeline.now, []
+        for leg in self._running[name]:
+            if leg.told <= last:
+                leg.told = now
+                counts.append((leg.lease, leg.written()))
+        return counts
 
     def _later(self, call: Callable[[], None]) -> None:
         """The router hears of it as late as events take to come."""
@@ -235,6 +242,7 @@ class Courses:
         rounds.pool.progress(lease, self._timeline.now, generated_tokens=tokens)
         rounds.release(lease, Outcome.OK)
         rounds.pool.chooser.reported(lease, usage)
+        rounds.pool.ledger.reported(lease, usage, self._timeline.now)
         self._learn(life.request, usage)
         life.record.tokens = tokens
         life.record.done = self._timeline.now
@@ -299,6 +307,7 @@ class Courses:
         """A worker is gone, and all that ran there."""
         legs = list(dict.fromkeys(self._legs[name].values()))
         self._legs[name].clear()
+        self._running[name].clear()
         for leg in legs:
             self._later(partial(self._fail, leg.life, Outcome.FAILED, "lost"))
 
@@ -342,6 +351,7 @@ class Courses:
             if self._legs[name].pop(job_id, None) is not None and self.hall.is_up(name):
                 self.hall.stepper(name).abort(leg.rank, job_id)
         leg.open.clear()
+        self._running[name].pop(leg, None)
 
     def _over(self, life: Life, outcome: str) -> None:
         life.record.outcome = outcome

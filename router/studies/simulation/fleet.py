@@ -13,9 +13,12 @@ from engines.model.engine import EngineConfig
 from engines.model.handover import TransferLink
 from engines.model.roofline import StepClock
 from router.core.binding import Mode
+from router.core.calibration_fit import OnlineSettings
 from router.core.split_rule import Fallback
 from router.core.step_model import StepModel
 from router.core.worker import Role
+
+_LIVE_PROGRESS_S = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,8 +79,9 @@ class Delays:
         router_s: from the decision to the engine.
         event_s: from the engine to the router.
         scrape_s: period of the poller.
-        progress_s: how often the router hears of tokens of running streams; engines tell each, and a router
-            takes them in 20 times a second. More makes a run faster and the router's KV counts older.
+        progress_s: how often the router takes in the tokens of a running stream. A live one does every 50 ms;
+            more makes a run faster and the router's KV counts older.
+        stretch_s: steps that are alike pass at once for so long at most; 0 looks at each.
         round_s: least time between two rounds of a batch policy.
         sweep_s: period of the router's upkeep.
     """
@@ -86,8 +90,14 @@ class Delays:
     event_s: float = 0.001
     scrape_s: float = 1.0
     progress_s: float = 1.0
+    stretch_s: float = 1.0
     round_s: float = 0.010
     sweep_s: float = 1.0
+
+    @property
+    def lags(self) -> bool:
+        """Whether the router hears of tokens later than a live one would."""
+        return self.progress_s > _LIVE_PROGRESS_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +117,7 @@ class FleetPlan:
 
     Attributes:
         model: name of the one model that all workers serve.
+        online: how the router learns step times from traffic; None: it keeps to those of the plan.
         max_queued, max_wait_s: of the router's queue, per pool.
     """
 
@@ -115,6 +126,7 @@ class FleetPlan:
     split: SplitPlan | None = None
     delays: Delays = field(default_factory=Delays)
     troubles: tuple[Trouble, ...] = ()
+    online: OnlineSettings | None = None
     max_queued: int = 1_000_000
     max_wait_s: float = 1e9
     in_flight: int = 1_000_000

@@ -22,7 +22,7 @@ class Hall:
     def __init__(self, timeline: Timeline, plan: FleetPlan, listener: Listener) -> None:
         self._timeline = timeline
         self._listener = listener
-        self._stretch_s = plan.delays.progress_s
+        self._stretch_s = plan.delays.stretch_s
         self._plans = {worker.name: worker for pool in plan.pools for worker in pool.workers}
         self._ranks: dict[str, Rank] = {}
         self._steppers: dict[str, Stepper] = {}

@@ -24,6 +24,7 @@ class Leg:
     Attributes:
         timings: of its jobs, by id, from their first token on.
         open: jobs that have not ended.
+        told: when the router last heard how far it is (s).
         prefill: it ends with its first token, whose KV another engine fetches.
     """
 
@@ -34,6 +35,7 @@ class Leg:
     timings: dict[str, Timing] = field(default_factory=dict)
     open: set[str] = field(default_factory=set)
     started: bool = False
+    told: float = 0.0
 
     def written(self) -> int:
         """Tokens of all its jobs so far; what the span has done beside counts."""

@@ -12,6 +12,7 @@ from functools import partial
 from router.core.answer import Usage
 from router.core.body_text import PromptSize
 from router.core.budget import Budget
+from router.core.calibration_online import OnlineCalibration
 from router.core.health import Sign
 from router.core.partners import Partners
 from router.core.pool import Pool, PoolBudgets, PoolRules
@@ -99,6 +100,8 @@ class Simulation:
             max_wait_s=self._plan.max_wait_s,
         )
         pool = Pool(rules, build(plan.policy, dict(plan.params), seed), budgets, self.tokens.expected)
+        if self._plan.online is not None:
+            pool.ledger.online = OnlineCalibration(self._plan.online)
         for worker in plan.workers:
             self._join(pool, plan, worker)
         return Rounds(
@@ -162,7 +165,8 @@ class Simulation:
         for rounds in self.rounds:
             for worker in rounds.pool.roster:
                 if self.hall.is_up(worker.name):
-                    self.courses.tell(worker.name)
+                    if self._plan.delays.lags:
+                        self.courses.tell(worker.name)
                     rounds.pool.observe(worker.name, self.hall.scrape(worker.name), self.timeline.now)
         self.timeline.after(self._plan.delays.scrape_s, self._scrape)
 
@@ -188,7 +192,7 @@ class Simulation:
         model = self._plan.model
         return Request(
             id=str(call.number),
-            sequence=call.number,
+            sequence=call.number + 1,  # as the live router counts its requests
             model=model,
             arrived=self.timeline.now,
             api=Api.CHAT,
@@ -196,6 +200,7 @@ class Simulation:
             prompt_tokens=call.prompt_tokens,
             prompt_tokens_exact=True,
             max_tokens=call.max_tokens,
+            ignore_eos=call.ignore_eos,
             sequences=call.sequences,
             affinity=call.session,
             tenant=call.tenant,

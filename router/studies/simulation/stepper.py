@@ -90,7 +90,7 @@ class Stepper:
         self._began = timeline.now
         self.watch = BarrierWatch() if len(self.ranks) > 1 else None
         self._timer: Timer | None = None
-        self.stopped = False
+        self.stopped: float | None = None
 
     # --- jobs ------------------------------------------------------------------------------------------
 
@@ -118,27 +118,29 @@ class Stepper:
 
     def stop(self) -> None:
         """Nothing happens here any more: the process is gone, or hangs."""
-        self.stopped = True
+        self.stopped = self._timeline.now
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     def go_on(self) -> None:
         """What hung goes on, from where it was."""
-        self.stopped = False
-        for rank in self.ranks:
-            if rank.step is not None:
-                rank.engine.end_step(rank.step, self._timeline.now, news=True)
-            rank.step = rank.span = None
-            rank.ends.clear()
-        self._ends.clear()
-        self._begin()
+        if self.stopped is None:
+            return
+        lost_s, self.stopped = self._timeline.now - self.stopped, None
+        if not self._ends:
+            self._begin()
+            return
+        self._ends = [end + lost_s for end in self._ends]
+        self._timer = self._timeline.at(self._ends[-1], self._end)
+        if any(rank.broken for rank in self.ranks):
+            self._cut()
 
     # --- steps -----------------------------------------------------------------------------------------
 
     def _begin(self) -> None:
         """The next stretch: many steps while all only decode, else one."""
-        if self.stopped:
+        if self.stopped is not None:
             return
         now = self._timeline.now
         alone = False
@@ -229,5 +231,5 @@ class Stepper:
         return rank.engine.end_span(span, ends) if span is not None and ends else []
 
     def __repr__(self) -> str:
-        state = "stopped" if self.stopped else "idle" if self._timer is None else "in steps"
+        state = "stopped" if self.stopped is not None else "idle" if self._timer is None else "in steps"
         return f"<Stepper {', '.join(rank.name for rank in self.ranks)} [{state}]>"
