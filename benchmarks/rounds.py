@@ -20,6 +20,7 @@ from router.core.policy import BatchPolicy, Choice, Commits, Settles
 from router.core.request import Api, Request
 from router.core.worker import Worker, WorkerView
 from router.policies import POLICIES, Shape, build
+from router.policies.balance_route_h import BalanceRouteH
 
 _NOW = 1000.0
 _ROUNDS = 60
@@ -101,6 +102,8 @@ def group(policy: BatchPolicy, scene: Scene, source: random.Random) -> list[Rank
             request = _request(10**6 + index * _SLOTS + n, source, _NOW - 60.0)
             lease = _lease(request, rank.name, source.randrange(_output_tokens(source)))
             _tell(policy, request, rank.name)
+            if isinstance(policy, BalanceRouteH):
+                policy.forecasts.granted(lease)  # as a ledger does
             rank.residents.append(lease)
             rank.mirror.charge(lease)
         ranks.append(rank)

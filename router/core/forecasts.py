@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import islice
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 from router.core.lease import Lease, Outcome
 from router.core.predict import Grouping, LengthPredictor, Outlook, PredictorSettings, Source, Traits
@@ -18,14 +18,26 @@ from router.core.request import Request
 _RENEWED = 4
 """Outlooks made anew at each settlement, so that long answers profit from what was learned meanwhile."""
 
-Steps = tuple[bytes, int]
-"""`Outlook.table` and `Outlook.beyond` of a resident: in how many of the steps 0 to H it is still there."""
+Steps = tuple[bytes, int, int]
+"""`Outlook.table` and `Outlook.beyond` of a resident, in how many of the steps 0 to H it is still there; and
+how many sequences share what it has written."""
 
 
-class _Resident(NamedTuple):
-    traits: Traits
-    placed: Outlook
-    """What was expected when it was placed, to be judged at the end."""
+class _Resident:
+    """A request that runs.
+
+    Attributes:
+        placed: what was expected when it was placed, to be judged at the end.
+        lease: that it has; None while nobody said.
+    """
+
+    __slots__ = ("lease", "placed", "sequences", "traits")
+
+    def __init__(self, traits: Traits, placed: Outlook, sequences: int) -> None:
+        self.traits = traits
+        self.placed = placed
+        self.sequences = sequences
+        self.lease: Lease | None = None
 
 
 @runtime_checkable
@@ -75,6 +87,9 @@ class Forecasts:
         """Nobody looks ahead any more."""
         self._looks_ahead = False
         self.predictor.regroup(self.predictor.settings.horizon_steps, Grouping.SURVIVAL)
+        for resident in self._residents.values():
+            if resident.lease is not None:
+                resident.lease.ahead = None
         self.tables.clear()
         self._known.clear()
 
@@ -86,13 +101,21 @@ class Forecasts:
         traits = self.predictor.traits(request)
         outlook = self.predictor.outlook(traits, now, tables=self._looks_ahead)
         self._forget(request.id)
-        self._residents[request.id] = _Resident(traits, outlook)
+        self._residents[request.id] = _Resident(traits, outlook, request.sequences)
         if self._looks_ahead:
             self._expect(request.id, outlook)
         expected = outlook.expected_tokens
         if expected is None or self.predictor.trust is not Trust.FULL:
             return max(self._mean(request), 1)
         return max(round(expected), 1) * request.sequences
+
+    def granted(self, lease: Lease) -> None:
+        """It is the lease of a request that was placed. What is expected of its rest stands in it, too: a
+        round reads hundreds of them, and looking them up by request would be most of its time."""
+        resident = self._residents.get(lease.request.id)
+        if resident is not None:
+            resident.lease = lease
+            lease.ahead = self.tables.get(lease.request.id)
 
     def settled(self, lease: Lease, outcome: Outcome, now: float) -> None:
         """Learns from a lease that is over, if it says anything of how long answers are."""
@@ -110,8 +133,11 @@ class Forecasts:
 
     def _expect(self, request_id: str, outlook: Outlook) -> None:
         """Puts a table at the end of those to be renewed."""
+        resident = self._residents[request_id]
         self.tables.pop(request_id, None)
-        self.tables[request_id] = (outlook.table, outlook.beyond)
+        steps = self.tables[request_id] = (outlook.table, outlook.beyond, resident.sequences)
+        if resident.lease is not None:
+            resident.lease.ahead = steps
         if outlook.source is Source.UNKNOWN:
             self._known.discard(request_id)
         else:

@@ -57,6 +57,7 @@ class Lease(msgspec.Struct, eq=False):
         counted: it stands for its request among those in flight. Of two leases of one request one does.
         last_event: when the engine last gave a sign of life for this lease (s).
         prefill: the lease at the worker that prefills, or has prefilled, for this one.
+        ahead: what is expected of its rest, while a policy looks ahead (see `Forecasts`).
     """
 
     request: Request
@@ -79,6 +80,7 @@ class Lease(msgspec.Struct, eq=False):
     last_event: float = 0.0
     outcome: Outcome | None = None
     prefill: Lease | None = None
+    ahead: tuple[bytes, int, int] | None = None
 
     @property
     def settled(self) -> bool:

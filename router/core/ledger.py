@@ -96,6 +96,7 @@ class Ledger:
         )
         worker.mirror.charge(lease)
         self.leases.add(lease)
+        self.forecasts.granted(lease)
         if self.online is not None:
             self.online.charged(lease, worker)
         return lease

@@ -8,10 +8,7 @@ next to `best_tokens`, the maximiser over the real numbers, on one side of it or
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
 from collections.abc import Sequence
-from itertools import accumulate
-from operator import mul
 from typing import Protocol
 
 
@@ -50,8 +47,8 @@ class Hinge:
 class Hinges:
     """BR-H: F(z) = α z Σ d_h − β Σ d_h (z − m_h)⁺ over the steps h = 0 … H ahead.
 
-    With H = 0, α = 1 and β = G this is `Hinge`. The margins are sorted once and their discounts summed up, so
-    that a value costs one binary search instead of H + 1 comparisons.
+    With H = 0, α = 1 and β = G this is `Hinge`. A round asks for the maximiser and for two values, so margins
+    are not sorted unless the maximiser lies far up: with a large β the few smallest decide.
 
     Args:
         margins: m_h to the predicted envelope, one for each step, before what `taken` says.
@@ -60,7 +57,7 @@ class Hinges:
         taken: tokens by which every margin is smaller than it was given.
     """
 
-    __slots__ = ("_gain", "_margins", "_overflow", "_taken", "_weighted", "_weights", "best_tokens")
+    __slots__ = ("_discounts", "_gain", "_least", "_margins", "_overflow", "_taken", "best_tokens")
 
     def __init__(
         self,
@@ -71,12 +68,10 @@ class Hinges:
         overflow: float,
         taken: float = 0.0,
     ) -> None:
-        order = sorted(range(len(margins)), key=margins.__getitem__)
-        self._margins = [margins[step] for step in order]
-        ordered = [discounts[step] for step in order]
-        self._weights: list[float] = list(accumulate(ordered, initial=0.0))
-        self._weighted: list[float] = list(accumulate(map(mul, self._margins, ordered), initial=0.0))
-        self._gain = fill * self._weights[-1]
+        self._margins = margins
+        self._discounts = discounts
+        self._least = min(margins)
+        self._gain = fill * sum(discounts)
         self._overflow = overflow
         self._taken = taken
         self.best_tokens = self._maximiser()
@@ -85,21 +80,35 @@ class Hinges:
         """The margin at which the discounts of the margins up to it outweigh the gain."""
         if self._overflow <= 0.0:
             return math.inf
-        passed = bisect_left(self._weights, self._gain / self._overflow)
-        if passed >= len(self._weights):
-            return math.inf
-        return self._margins[passed - 1] - self._taken if passed else 0.0
+        wanted = self._gain / self._overflow
+        if wanted <= 0.0:
+            return 0.0
+        first = self._margins.index(self._least)
+        if self._discounts[first] >= wanted:
+            return self._least - self._taken
+        passed = 0.0
+        order = sorted(range(len(self._margins)), key=self._margins.__getitem__)
+        for step in order:
+            passed += self._discounts[step]
+            if passed >= wanted:
+                return self._margins[step] - self._taken
+        return math.inf
 
     @property
     def least_margin(self) -> float:
         """Up to here no step has a new highest."""
-        return self._margins[0] - self._taken
+        return self._least - self._taken
 
     def value(self, tokens: float) -> float:
-        reach = tokens + self._taken
-        passed = bisect_left(self._margins, reach)
-        overflow = reach * self._weights[passed] - self._weighted[passed]
-        return self._gain * tokens - self._overflow * overflow
+        gain, reach = self._gain * tokens, tokens + self._taken
+        if reach <= self._least:
+            return gain
+        over = [
+            discount * (reach - margin)
+            for margin, discount in zip(self._margins, self._discounts, strict=True)
+            if margin < reach
+        ]
+        return gain - self._overflow * sum(over)
 
     def __repr__(self) -> str:
         return f"<Hinges over {len(self._margins)} steps, best at {self.best_tokens:.0f} tokens>"

@@ -23,18 +23,21 @@ def project(member: WorkerView, tables: Mapping[str, Steps], count: int, unit: U
     each of its sequences, while it is there.
 
     Args:
-        tables: by request id; a resident without one stays, as do those that nobody names.
+        tables: by request id, for leases that do not say themselves what is expected of them; a resident
+            without one stays, as do those that nobody names.
     """
     tokens = [0] * count  # by the number of steps after which its holder is gone
     sequences = [0] * count
     for lease in residents_of(member) or ():
-        request = lease.request
-        written, width = lease.generated_tokens, request.sequences
-        # As Outlook.steps, written out: this is read for each resident in each round.
-        try:
-            table, beyond = tables[request.id]
-        except KeyError:
-            continue
+        # As Outlook.steps, written out: this is read for each resident in each round. Where a lease says what
+        # is ahead of it, its request is not touched: what lies far away in memory takes most of the time.
+        ahead = lease.ahead
+        if ahead is None:
+            ahead = tables.get(lease.request.id)
+            if ahead is None:
+                continue
+        table, beyond, width = ahead
+        written = lease.generated_tokens
         try:
             steps = table[(written if width == 1 else written // width) >> TABLE_SHIFT]
         except IndexError:

@@ -118,6 +118,31 @@ def test_who_was_there_before_is_foreseen_as_soon_as_others_end() -> None:
     assert made.tables[early.id][0][0] == 81
 
 
+def test_a_lease_says_what_is_ahead_of_it_as_long_as_somebody_looks() -> None:
+    made = forecasts()
+    made.look_ahead(80, Grouping.SURVIVAL)
+    one = request(sequences=2)
+    lease = Lease(one, "w", 0, 1.0, 10, made.placed(one, 1.0))
+    made.granted(lease)
+    assert lease.ahead == made.tables[one.id] == (b"", 81, 2)
+    for _ in range(40):
+        run(made, request(), 400)
+    assert lease.ahead == made.tables[one.id]
+    assert lease.ahead[0][0] == 81
+    made.rest()
+    assert not lease.ahead
+    made.look_ahead(80, Grouping.SURVIVAL)
+    assert lease.ahead
+
+
+def test_a_lease_of_a_request_that_is_not_followed_says_nothing() -> None:
+    made = forecasts()
+    made.look_ahead(80, Grouping.SURVIVAL)
+    lease = Lease(request(), "w", 0, 1.0, 10, 10)
+    made.granted(lease)
+    assert lease.ahead is None
+
+
 def test_errors_of_another_horizon_begin_anew_and_lengths_stay() -> None:
     made = forecasts()
     for _ in range(80):
