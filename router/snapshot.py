@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 
 from router.core.budget import Budget
-from router.core.chooser import Chooser
 from router.core.forecasts import Forecasts
 from router.core.health import State
+from router.core.pool import Pool
 from router.core.shadows import Verdict
 from router.core.worker import Role
 from router.fleet import Fleet, Member
@@ -31,7 +31,7 @@ def snapshot(fleet: Fleet, bodies: Budget, events: FleetEvents, now: float, *, r
         pairs_set_aside=sum(1 for t in fleet.topologies for _ in t.partners.pairs.set_aside(now)),
         bindings=[(name, d.pool.eligible.late_binding) for name, d in fleet.dispatchers.items()],
         prefixes=prefix_snapshot(fleet, events),
-        choosing=[_choosing(name, d.pool.chooser) for name, d in fleet.dispatchers.items()],
+        choosing=[_choosing(name, d.pool) for name, d in fleet.dispatchers.items()],
         forecasts=[
             _forecast(name, d.pool.ledger.forecasts)
             for name, d in fleet.dispatchers.items()
@@ -42,11 +42,13 @@ def snapshot(fleet: Fleet, bodies: Budget, events: FleetEvents, now: float, *, r
     )
 
 
-def _choosing(pool: str, chooser: Chooser) -> ChoosingSample:
+def _choosing(name: str, pool: Pool) -> ChoosingSample:
+    chooser = pool.chooser
+    alone = "one" if chooser.one_by_one else "pair"
     return ChoosingSample(
-        pool=pool,
+        pool=name,
         policy=chooser.name,
-        shape=chooser.shape,
+        shape="batch" if pool.decides_by_batch else alone,
         shadows=[
             ShadowSample(
                 policy=shadow.seat.name,

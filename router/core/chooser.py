@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterator, Sequence
 
 from router.core.answer import Usage
 from router.core.errors import InternalError
-from router.core.explain import Row, Table, decide, picks
+from router.core.explain import Table, picks
 from router.core.lease import Lease, Outcome
+from router.core.least_running import least_running, running_table
 from router.core.offer import Placed
 from router.core.policy import AnyPolicy, Choice
 from router.core.prefix_settings import PrefixSettings
@@ -47,8 +48,8 @@ class Chooser:
     """
 
     __slots__ = (
-        "_main", "_others", "_pool", "_prefix_settings", "_roster", "counts", "make", "on_dropped",
-        "prefixes", "recorder", "shadows",
+        "_consumers", "_main", "_others", "_pool", "_prefix_settings", "_producers", "_roster", "counts",
+        "make", "on_dropped", "prefixes", "recorder", "shadows",
     )  # fmt: skip
 
     def __init__(
@@ -63,6 +64,8 @@ class Chooser:
         self._roster = roster
         self._prefix_settings = prefix_settings
         self._others: dict[str, Seat] = {}
+        self._producers: Chooser | None = None
+        self._consumers: Chooser | None = None
         self.prefixes: PoolPrefixes | None = None
         self.counts: Counter[tuple[str, str]] = Counter()
         """Charged choices by policy and reason."""
@@ -88,11 +91,6 @@ class Chooser:
         return self._main.name
 
     @property
-    def shape(self) -> str:
-        """How its own policy decides: on one request, on pairs of workers, on all that wait."""
-        return "batch" if self.by_batch else "pair" if self._main.by_pairs else "one"
-
-    @property
     def policy(self) -> AnyPolicy:
         return self._main.policy
 
@@ -110,7 +108,9 @@ class Chooser:
         if seat.binds is not None:
             if self.prefixes is None:
                 self.prefixes = PoolPrefixes(self._prefix_settings)
+                self._tell_consumers()
             seat.binds.bind(self.prefixes if seat is self._main else Borrowed(self.prefixes))
+        self._bind_producers(seat)
         self._let_prefixes_go()
 
     def _let_prefixes_go(self) -> None:
@@ -118,6 +118,27 @@ class Chooser:
         if self.prefixes is not None and not any(seat.binds for seat in self._seats()):
             self.prefixes.close()
             self.prefixes = None
+            self._tell_consumers()
+
+    def choose_with(self, producers: Chooser) -> None:
+        """The pool of `producers` prefills for this one: policies that choose pairs look at its prefixes."""
+        self._producers, producers._consumers = producers, self
+        self.look_at_producers()
+
+    def _bind_producers(self, seat: Seat) -> None:
+        if seat.binds_producers is not None and self._producers is not None:
+            known = self._producers.prefixes
+            seat.binds_producers.bind_producers(None if known is None else Borrowed(known))
+
+    def _tell_consumers(self) -> None:
+        """The pool that decodes what this one prefills must not go on asking prefixes that are gone."""
+        if self._consumers is not None:
+            self._consumers.look_at_producers()
+
+    def look_at_producers(self) -> None:
+        """The prefixes of the pool that prefills for this one were begun or ended."""
+        for seat in self._seats():
+            self._bind_producers(seat)
 
     @property
     def others(self) -> list[str]:
@@ -187,8 +208,8 @@ class Chooser:
         return self._main.batch is not None and (request.policy is None or self.seat(request) is self._main)
 
     def by_pairs(self, request: Request) -> bool:
-        """Whether whoever decides for it can only choose two workers together."""
-        return self.seat(request).by_pairs
+        """Whether whoever decides for it chooses two workers together."""
+        return self.seat(request).by_pairs(request)
 
     # --- the questions -------------------------------------------------------------------------------
 
@@ -246,14 +267,7 @@ class Chooser:
         it finds no room, and for any other, it is the worker with the least to do: requests that run there or
         are on their way, over its speed."""
         choice = self.one(request, workers, now) if self.by_batch and self.one_by_one else None
-        return choice if choice is not None else self._least_running(request, workers)
-
-    @staticmethod
-    def _least_running(request: Request, workers: Sequence[Worker]) -> Choice:
-        best = decide(_running(request, workers))
-        if best is None:
-            raise InternalError(f"nobody was offered for request {request.id}")
-        return Choice(request.id, best.worker, cost=best.total, reason=best.reason)
+        return choice if choice is not None else least_running(request, workers)
 
     # --- what the policies are told, and the prefixes they ask for -----------------------------------
 
@@ -280,7 +294,7 @@ class Chooser:
         request, choice, offer = placed
         table = self.seat(request).explain(request, offer, now)
         if choice.reason == "bypass" and (table is None or not picks(table, choice)):
-            return _running(request, offer.workers)
+            return running_table(request, offer.workers)
         return table
 
     def placed(self, lease: Lease, placed: Placed, considered: Considered | None, now: float) -> None:
@@ -298,6 +312,16 @@ class Chooser:
         if self.recorder is not None:
             seat = self.seat(placed.request)
             lease.others = self.recorder.decided(Decision(self._pool, seat, placed, considered.table, now))
+
+    def placed_beside(self, lease: Lease, placed: Placed, considered: Considered | None, now: float) -> None:
+        """The same for the other leg of a pair, which this pool or the one that decodes has chosen."""
+        self.charged(lease, now)
+        request, choice, _ = placed
+        if choice.prefill_worker is None:
+            self.decided(lease, placed, considered, now)
+        else:
+            own = Choice(request.id, choice.prefill_worker, cost=choice.cost, reason=choice.reason)
+            self.committed(request, own, now)
 
     def charged(self, lease: Lease, now: float) -> None:
         """A lease was granted, whoever chose its worker."""
@@ -360,17 +384,3 @@ class Chooser:
     def __repr__(self) -> str:
         beside = f", on request {', '.join(self._others)}" if self._others else ""
         return f"<Chooser {self.name} of pool {self._pool}{beside}>"
-
-
-def _running(request: Request, workers: Sequence[Worker]) -> Table:
-    """Who has the least to do: requests that run there or are on their way, over its speed."""
-    rows = [
-        Row(
-            worker=w.name,
-            total=(w.in_flight + 1) * w.warmup / w.capacity,
-            terms={"in_flight_requests": w.in_flight, "warmup": w.warmup, "capacity": w.capacity},
-            reason="bypass",
-        )
-        for w in workers
-    ]
-    return Table(unit="requests in flight, this one included", seed=0, sequence=request.sequence, rows=rows)

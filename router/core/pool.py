@@ -109,6 +109,7 @@ class Pool:
             placement.eligible = eligible
         self.placement.producers, self.placement.partners = prefill.eligible, partners
         self.placement.prefill_chooser = prefill.chooser
+        self.chooser.choose_with(prefill.chooser)
 
     # --- requests ------------------------------------------------------------------------------------
 
@@ -270,9 +271,9 @@ class Pool:
         name = choice.prefill_worker
         considered = None if name is not None else partner.chooser.consider(beside, now)
         lease.prefill = partner.ledger.charge(request, choice, name or choice.worker, now)
-        partner.chooser.charged(lease.prefill, now)
-        if name is None:
-            partner.chooser.decided(lease.prefill, beside, considered, now)
+        if name is not None:
+            lease.prefill.policy = lease.policy
+        partner.chooser.placed_beside(lease.prefill, beside, considered, now)
 
     # --- the end of a lease ------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ those that decide in its shadow.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
 
 from router.core.errors import InternalError
 from router.core.explain import Explains, ExplainsPairs, Table, joined, without
@@ -30,8 +31,8 @@ class Seat:
     """
 
     __slots__ = (
-        "_commits", "_explains", "_explains_pairs", "_settles", "_starts", "batch", "binds", "name", "pair",
-        "policy", "single",
+        "_commits", "_explains", "_explains_pairs", "_settles", "_starts", "batch", "binds",
+        "binds_producers", "name", "pair", "policy", "single",
     )  # fmt: skip
 
     def __init__(self, name: str, policy: AnyPolicy) -> None:
@@ -46,14 +47,17 @@ class Seat:
         self.binds = policy if isinstance(policy, Binds) else None
         self._explains = policy if isinstance(policy, Explains) else None
         self._explains_pairs = policy if isinstance(policy, ExplainsPairs) else None
+        self.binds_producers = policy if isinstance(policy, BindsProducers) else None
         self._commits = policy if isinstance(policy, Commits) else None
         self._settles = policy if isinstance(policy, Settles) else None
         self._starts = policy if isinstance(policy, Starts) else None
 
-    @property
-    def by_pairs(self) -> bool:
-        """Whether it can only choose two workers together."""
-        return self.pair is not None and self.single is None
+    def by_pairs(self, request: Request) -> bool:
+        """Whether it chooses two workers together: where two are wanted at once, whoever can, and otherwise
+        who can do nothing else."""
+        if self.pair is None:
+            return False
+        return self.single is None or (request.split and request.handover is None)
 
     @property
     def explains(self) -> bool:
@@ -97,6 +101,14 @@ class Seat:
 
     def __repr__(self) -> str:
         return f"<Seat {self.name} {self.policy!r}>"
+
+
+@runtime_checkable
+class BindsProducers(Protocol):
+    """Optional, for a policy that chooses pairs: told what the prefill workers hold, None while nobody keeps
+    that."""
+
+    def bind_producers(self, prefixes: Prefixes | None) -> None: ...
 
 
 class Borrowed:

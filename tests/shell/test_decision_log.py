@@ -12,6 +12,7 @@ import pytest
 
 from router.core.binding import Mode
 from router.core.lease import Lease, Outcome
+from router.core.least_running import least_running
 from router.core.offer import Offer, Placed
 from router.core.pool import Pool
 from router.core.step_model import StepModel
@@ -164,7 +165,7 @@ def test_what_is_placed_without_its_policy_is_made_again_too(tmp_path: Path) -> 
         for number in range(10):
             asked = request(f"r{number}")
             workers = made.eligible.open_to(asked)
-            choice = made.chooser._least_running(asked, workers)
+            choice = least_running(asked, workers)
             made._place(Placed(asked, choice, Offer(workers)), 1.0)
 
     records = recorded(tmp_path / "d", made, traffic)
