@@ -64,8 +64,8 @@ workers, and more with more of them.
 when prefill dominates; when many residents share one document, whose KV is counted once for each of them.
 
 **Absent data.** `kv_capacity_tokens` None: room without end. `free_slots` None: slots without end, so stage 1
-places everything at once. `step` None at one member: KV tokens for the whole group. No declared group: the
-workers offered are one group. Peers unknown: those offered alone make up G and max L.
+places everything at once. `step` None at one member: KV tokens for the whole group. No declared group: all
+workers of the pool are one. Peers unknown: those offered alone make up G and max L.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ def project(member: WorkerView, tables: Mapping[str, Steps], count: int, unit: U
 
     Args:
         tables: by request id, for leases that do not say themselves what is expected of them; a resident
-            without one stays, as do those that nobody names.
+            without one stays.
     """
     tokens = [0] * count  # by the number of steps after which its holder is gone
     sequences = [0] * count

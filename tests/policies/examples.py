@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import cast
 
 from router.core.engine_stats import EngineStats
+from router.core.lease import Lease
 from router.core.policy import Commits, Policy
 from router.core.request import Request
-from router.core.worker import Role, StepModel
+from router.core.step_model import StepModel, TransferModel
+from router.core.worker import Role, WorkerView
 from router.policies import build
 
 NOW = 1000.0
@@ -35,6 +37,9 @@ class FrozenWorker:
     capacity: float = 1.0
     warmup: float = 1.0
     step: StepModel | None = None
+    transfers: Mapping[str, TransferModel] = field(default_factory=dict, repr=False, compare=False)
+    residents: Collection[Lease] = ()
+    barrier_peers: Sequence[WorkerView] = field(default=(), repr=False, compare=False)
     stats: EngineStats | None = None
 
 
@@ -58,6 +63,9 @@ class Server:
     capacity: float = 1.0
     warmup: float = 1.0
     step: StepModel | None = None
+    transfers: Mapping[str, TransferModel] = field(default_factory=dict, repr=False, compare=False)
+    residents: Collection[Lease] = ()
+    barrier_peers: Sequence[WorkerView] = field(default=(), repr=False, compare=False)
     stats: EngineStats | None = None
 
 

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import cast
 
 from hypothesis import strategies as st
 
-from router.core.lease import Lease
 from router.core.policy import BatchPolicy, Choice, Commits
 from router.core.request import Request
-from router.core.worker import StepModel, WorkerView
+from router.core.worker import StepModel
 from router.policies import build
 from router.policies.round_watch import RoundResult
 from tests.policies.examples import NOW, FrozenWorker, request
@@ -19,12 +17,8 @@ from tests.policies.examples import NOW, FrozenWorker, request
 STEP = StepModel(0.01, 1e-4, 0.02, 1e-4, 1e-7)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FrozenRank(FrozenWorker):
-    """A member of a barrier group that knows its peers and its residents, and refuses to be written."""
-
-    barrier_peers: Sequence[WorkerView] = field(default=(), repr=False, compare=False)
-    residents: Sequence[Lease] | None = None
+FrozenRank = FrozenWorker
+"""A member of a barrier group: it knows its peers and its residents."""
 
 
 def rank(name: str = "w", **what: object) -> FrozenRank:

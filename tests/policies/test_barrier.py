@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from router.core.worker import StepModel
-from router.policies.barrier import groups_of, peers_of, residents_of
-from tests.policies.examples import worker
+from router.policies.barrier import groups_of
 from tests.policies.rank_examples import group, rank
 
 FAST = StepModel(0.0, 0.0, 0.010, 1e-4, 1e-7)
@@ -22,11 +21,6 @@ def test_members_that_were_not_offered_belong_to_the_group() -> None:
 def test_groups_are_kept_apart_and_the_rest_is_one_group() -> None:
     offered = [rank("a", barrier_group="g"), rank("b"), rank("c", barrier_group="h"), rank("d")]
     assert [[m.name for m in g.members] for g in groups_of(offered)] == [["a"], ["b", "d"], ["c"]]
-
-
-def test_a_plain_view_is_its_own_fleet() -> None:
-    assert peers_of(worker()) == ()
-    assert residents_of(worker()) is None
 
 
 def test_uncalibrated_loads_are_tokens_at_capacity_1() -> None:

@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from router.core.forecasts import Steps
 from router.core.lease import Lease
 from router.policies.barrier import Unit
-from router.policies.projection import Steps, project
+from router.policies.projection import project
 from tests.policies.examples import request, worker
 from tests.policies.rank_examples import FrozenRank, rank
 
