@@ -19,6 +19,8 @@ from router.policies import POLICIES, Shape
 from router.settings.configuration import Settings
 from router.virtual.clock import run
 from tests.core.fleet_examples import MODEL, assert_idle, joined, pool, request
+from tests.shell.live import CHAT, STREAM, Live
+from tests.shell.pair import decode, play_pair, prefill
 
 SINGLE = [spec.name for spec in POLICIES.values() if spec.shape is not Shape.PAIR]
 
@@ -106,7 +108,7 @@ def test_no_request_is_lost_between_any_two_policies(role: Role) -> None:
         pools: dict[str, Any] = {"prefill": {"role": "prefill", "policy": "least_requests"}, **others}
         if role is Role.BOTH:
             pools = {"both": {"policy": "least_requests"}}
-        scene = Scene(Settings(pools=pools))
+        scene = Scene(Settings.model_validate({"pools": pools}))
         dispatchers = {name: scene.add(name, Role(name)) for name in pools}
         if role is not Role.BOTH:
             joined(dispatchers["decode"].pool, dispatchers["prefill"].pool)
@@ -132,7 +134,8 @@ def test_no_request_is_lost_between_any_two_policies(role: Role) -> None:
 
 def test_requests_that_name_a_policy_are_served_beside_the_others() -> None:
     async def main() -> None:
-        scene = Scene(Settings(pools={"both": {"policy": "balance_route_0", "slots": 2}}))
+        pools = {"both": {"policy": "balance_route_0", "slots": 2}}
+        scene = Scene(Settings.model_validate({"pools": pools}))
         dispatcher = scene.add("both")
         scene.choosing.adopt()
         for number in range(200):
@@ -150,3 +153,23 @@ def test_requests_that_name_a_policy_are_served_beside_the_others() -> None:
         assert len(dispatcher.pool.chooser.others) == 8
 
     run(main())
+
+
+def test_split_requests_are_served_while_both_of_their_pools_change() -> None:
+    """Live: both sides go through some policies, each after each other one, while streams run."""
+    firsts, seconds = ("round_robin", "cache_aware", "preble"), ("least_tokens", "balance_route_0", "joint")
+
+    async def scene(act: Live) -> None:
+        visits = []
+        for first, second in zip(tour(firsts), tour(seconds), strict=True):
+            visits += [act.asking(CHAT, STREAM) for _ in range(6)]
+            await asyncio.sleep(0.02)
+            act.router.choosing.switch("prefill", first, {})
+            act.router.choosing.switch("decode", second, {})
+        replies = await asyncio.gather(*visits)
+        assert [reply.status for reply in replies] == [200] * len(visits)
+        assert all(reply.body.endswith(b"data: [DONE]\n\n") for reply in replies)
+        for dispatcher in act.router.fleet.dispatchers.values():
+            assert sum(dispatcher.pool.chooser.counts.values()) == len(visits)
+
+    play_pair(scene, {"p": prefill, "q": prefill}, {"d": decode, "e": decode}, decode_pool={"slots": 4})
