@@ -1,4 +1,5 @@
-"""What one round of a batch policy costs: admit() over a barrier group with everything that waits.
+"""What one round of a batch policy costs, admit() over a barrier group with everything that waits; and what
+one request costs the forecasts that it rests on.
 
 As in `benchmarks.policies`, other programs only ever add time, so the median and the 99th percentile are
 taken in passes and the quietest pass is shown. Run with `python -m benchmarks.rounds`.
@@ -15,6 +16,7 @@ from typing import NamedTuple, cast
 
 from benchmarks.verdict import Verdict, print_verdicts
 from router.core.engine_stats import EngineStats
+from router.core.forecasts import Forecasts
 from router.core.lease import Lease, Outcome
 from router.core.policy import BatchPolicy, Choice, Commits, Settles
 from router.core.request import Api, Request
@@ -153,8 +155,25 @@ def _pass_ms(
     return statistics.median(samples), statistics.quantiles(samples, n=100)[98]
 
 
+def forecast_us() -> float:
+    """Median of what one request costs the forecasts of its pool, from its placement to its end; of the
+    quietest of several passes. Curves are made anew within."""
+    forecasts, source = Forecasts(lambda _: 200), random.Random(11)
+    passes = []
+    for number in range(_PASSES * 1_000):
+        request = _request(number, source)
+        began = time.perf_counter_ns()
+        expected = forecasts.placed(request, _NOW)
+        spent = time.perf_counter_ns() - began
+        lease = Lease(request, "w", 0, _NOW, 100, expected, generated_tokens=_output_tokens(source))
+        began = time.perf_counter_ns()
+        forecasts.settled(lease, Outcome.OK, _NOW)
+        passes.append((spent + time.perf_counter_ns() - began) / 1e3)
+    return min(statistics.median(passes[n : n + 1_000]) for n in range(0, len(passes), 1_000))
+
+
 def measure(*, quick: bool) -> list[Verdict]:
-    verdicts = []
+    verdicts = [Verdict("forecasts of one request, placed and settled, p50", forecast_us(), "us", 20.0)]
     for spec in POLICIES.values():
         if spec.shape is not Shape.BATCH:
             continue

@@ -22,7 +22,7 @@ from router.core.request import Request
 
 __all__ = ["Grouping", "LengthPredictor", "Outlook", "PredictorSettings", "Source", "Traits"]
 
-_JUDGED_WINDOWS = 4
+_JUDGED_WINDOWS = 3
 """At most so many windows of a request are compared with what was predicted for them."""
 
 

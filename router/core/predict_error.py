@@ -65,14 +65,16 @@ class _Drifting:
     recent: float | None = None
     baseline: float | None = None
 
-    def add(self, error: float, samples: int, age_s: float) -> None:
-        """Args: samples: how many there are, this one included; age_s: time since the last."""
-        slow = max(
-            1.0 - math.exp2(-max(age_s, 0.0) / BASELINE_S), 1.0 / samples if samples < MIN_JUDGED else 0
-        )
-        self.recent = _moved(self.recent, error, 1.0 / min(samples, RECENT))
-        # Compared with what the recent mean was, not with one request.
-        self.baseline = _moved(self.baseline, error if samples < MIN_JUDGED else self.recent, slow)
+    def add(self, error: float, fast: float, slow: float, *, judged: bool) -> None:
+        """
+        Args:
+            fast, slow: weights of this error in the recent mean and in the slow one.
+            judged: the slow mean is settled, and follows the recent one rather than single requests.
+        """
+        recent = self.recent
+        recent = self.recent = error if recent is None else recent + (error - recent) * fast
+        baseline, value = self.baseline, recent if judged else error
+        self.baseline = value if baseline is None else baseline + (value - baseline) * slow
 
     def ratio(self, slack: float) -> float:
         if self.recent is None or self.baseline is None:
@@ -115,20 +117,23 @@ class ErrorRecord:
             lengths: predicted and true tokens; None when one of them is not known.
         """
         age_s = now - self._at if self._samples else 0.0
-        self._samples += 1
+        samples = self._samples = self._samples + 1
         self._at = now
-        self._brier.add(squared, self._samples, age_s)
-        weight = 1.0 / min(self._samples, RECENT)
-        self._bias = _moved(self._bias, bias_steps, weight)
+        judged = samples >= MIN_JUDGED
+        fast = 1.0 / min(samples, RECENT)
+        slow = 1.0 - math.exp2(-age_s / BASELINE_S) if age_s > 0.0 else 0.0
+        if not judged:
+            slow = max(slow, 1.0 / samples)
+        self._brier.add(squared, fast, slow, judged=judged)
+        self._bias = _moved(self._bias, bias_steps, fast)
         if lengths is not None:
             error = abs(lengths[0] - lengths[1])
-            self._mae_tokens = _moved(self._mae_tokens, error, weight)
-            self._length.add(error / max(lengths), self._samples, age_s)
-        self._judge(now)
+            self._mae_tokens = _moved(self._mae_tokens, error, fast)
+            self._length.add(error / max(lengths), fast, slow, judged=judged)
+        if judged:
+            self._judge(now)
 
     def _judge(self, now: float) -> None:
-        if self._samples < MIN_JUDGED:
-            return
         worst = max(self._brier.ratio(_BRIER_SLACK), self._length.ratio(_LENGTH_SLACK))
         verdict = Trust.LOST if worst > _LOST else Trust.LOW if worst > _LOW else Trust.FULL
         if verdict < self._trust or (verdict > self._trust and now - self._since >= HOLD_S):

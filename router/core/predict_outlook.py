@@ -73,7 +73,7 @@ class Outlook:
     def forecast(self, written: int, horizon: int) -> tuple[float, float]:
         """(P(ends within the horizon), E[min(rest, horizon)]), before what the client demanded."""
         if self.curve is not None:
-            return self.curve.finishing(written, horizon), self.curve.expected_steps(written, horizon)
+            return self.curve.forecast(written, horizon)
         mean = self.expected_tokens
         if mean is None:
             return 0.0, float(horizon)

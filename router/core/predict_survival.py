@@ -77,11 +77,19 @@ class SurvivalCurve:
 
         Beyond the longest length seen nothing is known, and it counts as staying: `steps`.
         """
-        rest = self.mean_rest(written, steps)
-        if rest is None:
-            return float(steps)
-        ending = self.finishing(written, steps)
-        return (1.0 - ending) * steps + ending * rest
+        return self.forecast(written, steps)[1]
+
+    def forecast(self, written: int, steps: int) -> tuple[float, float]:
+        """`finishing` and `expected_steps`, together for less than both."""
+        values, ended, moment = self._values, self._ended, self._moment
+        low = bisect_right(values, written)
+        high = bisect_right(values, written + steps, low)
+        if high == low:
+            return 0.0, float(steps)
+        ending = ended[high] - ended[low]
+        share = ending / (1.0 - ended[low])
+        rest = (moment[high] - moment[low]) / ending - written
+        return share, (1.0 - share) * steps + share * rest
 
     def mean_length(self) -> float | None:
         """E[length]; what was longer than all that ended counts as the longest. None when nothing ended."""
