@@ -92,6 +92,10 @@ class PolicySpec:
     shape: Shape = Shape.ONE
     completed: Callable[[Mapping[str, object]], Mapping[str, object]] = dict
 
+    def fits(self, role: Role) -> bool:
+        """Whether it may stand in a pool of a role; a prefill pool places one prompt at a time."""
+        return role in self.roles and not (role is Role.PREFILL and self.shape is Shape.BATCH)
+
     def check(self, params: Mapping[str, object]) -> Any:
         """The parameters, with defaults for those not given.
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from router.core.worker import Role
+from router.policies import POLICIES
 from router.settings.pools import DEFAULT_POOL
 from router.settings.refusals import Loc, SettingsError
 
@@ -120,7 +121,13 @@ def _in_a_pair(given: Given, roles: Mapping[str, str]) -> list[str]:
                 f"({', '.join(roles)}); name their workers with --prefill and --decode, or set {given.key}"
             ]
         )
-    return [names[role.value] for role in _IN_A_PAIR[what]]
+    return [names[role.value] for role in _IN_A_PAIR[what] if _goes_there(what, given.value, role)]
+
+
+def _goes_there(what: str, value: Any, role: Role) -> bool:
+    """Whether one side of a pair can have it: a policy that is for one side leaves the other its own."""
+    spec = POLICIES.get(value) if what == "policy" and isinstance(value, str) else None
+    return spec is None or spec.fits(role)
 
 
 def _several(given: Given, what: str, names: Sequence[str]) -> str:

@@ -20,8 +20,8 @@ from router.studies.metrics import Slo
 from router.studies.simulation.fleet import Delays, FleetPlan, PoolPlan, SplitPlan, WorkerPlan
 from router.studies.simulation.known import measured
 
-PREFILL_POLICY = "least_tokens"
-"""Places prompts where the policy that is studied places decodes only."""
+OTHER_SIDE = "least_tokens"
+"""Places on the side of a pair that the policy which is studied is not for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,25 +100,25 @@ def colocated(
 def disaggregated(
     choosing: Choosing, prefills: tuple[WorkerPlan, ...], decodes: tuple[WorkerPlan, ...], link: TransferLink
 ) -> FleetPlan:
-    """A pair of pools. A policy that is not for prefill pools places decodes only."""
-    spec = POLICIES[choosing.policy]
-    both = Role.PREFILL in spec.roles and spec.shape is not Shape.BATCH
-    first = choosing if both else Choosing(policy=PREFILL_POLICY)
+    """A pair of pools. A policy that is for one side leaves the other to `OTHER_SIDE`."""
     return FleetPlan(
         pools=(
-            PoolPlan(
-                name="prefill", workers=prefills, policy=first.policy, params=first.params, role=Role.PREFILL
-            ),
-            PoolPlan(
-                name="decode",
-                workers=decodes,
-                policy=choosing.policy,
-                params=choosing.params,
-                role=Role.DECODE,
-                mode=mode_of(choosing.policy, Mode.EARLY),
-            ),
+            _side("prefill", Role.PREFILL, choosing, prefills),
+            _side("decode", Role.DECODE, choosing, decodes),
         ),
         split=SplitPlan(link=link),
+    )
+
+
+def _side(name: str, role: Role, choosing: Choosing, workers: tuple[WorkerPlan, ...]) -> PoolPlan:
+    chosen = choosing if POLICIES[choosing.policy].fits(role) else Choosing(policy=OTHER_SIDE)
+    return PoolPlan(
+        name=name,
+        workers=workers,
+        policy=chosen.policy,
+        params=chosen.params,
+        role=role,
+        mode=mode_of(chosen.policy, Mode.EARLY),
     )
 
 

@@ -11,6 +11,7 @@ from router.__main__ import main
 from router.cli.flags import given, read_prefills, typed
 from router.cli.parser import parse
 from router.core.worker import Role
+from router.policies import POLICIES
 from router.settings import Settings, SettingsError, load
 
 
@@ -43,6 +44,7 @@ def refused(*words: str) -> str:
     return "\n".join(error.value.problems)
 
 
+DEMO = Path(__file__).parents[2] / "config.yaml"
 PAIR = ("--prefill", "http://p:1", "--decode", "http://d:1", "http://d:2")
 
 
@@ -204,3 +206,12 @@ def test_a_pair_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -
     assert (pair.prefill, pair.decode, pair.connector.name) == ("p", "d", "none")
     decode = settings.pools["d"]
     assert (decode.policy, decode.may_prefill, decode.kv_lease_s) == ("random", True, None)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_every_policy_is_put_in_front_of_the_demo_fleet_by_one_flag(policy: str) -> None:
+    settings = settings_of("--config", str(DEMO), "--policy", policy)
+    for name, role in (("prefill", Role.PREFILL), ("decode", Role.DECODE)):
+        own = POLICIES[policy].fits(role)
+        assert settings.pools[name].policy == (policy if own else "least_tokens")
+    assert policy in {pool.policy for pool in settings.pools.values()}
