@@ -45,10 +45,15 @@ def project(member: WorkerView, tables: Mapping[str, Steps], count: int, unit: U
         if steps < count:
             tokens[steps] += lease.prompt_tokens + written
             sequences[steps] += width
-    held = accumulate(islice(tokens, 1, None), sub, initial=member.kv_tokens)
-    running = accumulate(islice(sequences, 1, None), sub, initial=member.sequences)
     beside = unit.tokens_per_sequence
-    loads: list[float] = list(map(add, held, map(mul, range(beside, beside + count), running)))
+    loads: list[float]
+    if any(sequences):
+        held = accumulate(islice(tokens, 1, None), sub, initial=member.kv_tokens)
+        running = accumulate(islice(sequences, 1, None), sub, initial=member.sequences)
+        loads = list(map(add, held, map(mul, range(beside, beside + count), running)))
+    else:  # all stay, and grow in step
+        growth, first = member.sequences, member.kv_tokens + beside * member.sequences
+        loads = list(range(first, first + count * growth, growth)) if growth else [first] * count
     if unit.per_token == 1.0 and not unit.base:
         return loads
     return [unit.base + unit.per_token * load for load in loads]
