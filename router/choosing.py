@@ -16,7 +16,7 @@ from router.core.binding import Mode
 from router.core.errors import BadRequest
 from router.core.policy import AnyPolicy
 from router.core.pool import Pool
-from router.core.recording import Records
+from router.core.recording import Recording, Records
 from router.core.seat import Seat
 from router.core.shadows import Shadow, Verdict
 from router.core.worker import Role
@@ -63,7 +63,8 @@ class Choosing:
             chooser.make = partial(self._beside, dispatcher.pool)
             chooser.on_dropped = partial(_dropped, name)
             chooser.shadows.clock = self._now
-            chooser.recorder = recorder
+            if recorder is not None:
+                chooser.recorder = Recording(recorder, partial(_broken, name))
             self._shadow(name)
 
     def build(self, pool: str) -> AnyPolicy:
@@ -217,6 +218,10 @@ def _require_slots(pool: Pool, policy: str) -> None:
             f"needs them; set pools.{name}.slots to its max_num_seqs"
         )
         raise SettingsError([problem])
+
+
+def _broken(pool: str, error: Exception) -> None:
+    log.error("what is decided in pool %s is recorded no more", pool, exc_info=error)
 
 
 def _dropped(pool: str, policy: str, error: Exception) -> None:

@@ -6,6 +6,7 @@ a split request has two sides, and what decides whether it is split is part of t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -191,8 +192,13 @@ def _candidate(row: Row) -> dict[str, Any]:
     return {
         "worker": row.worker,
         **pair,
-        "terms": row.terms,
-        "total": row.total,
+        "terms": {name: _plain(value) for name, value in row.terms.items()},
+        "total": _plain(row.total),
         "tier": row.tier,
         "reason": row.reason,
     }
+
+
+def _plain(value: float) -> float | None:
+    """None where JSON has no number for it."""
+    return value if math.isfinite(value) else None

@@ -10,14 +10,13 @@ from collections.abc import Callable, Iterator, Sequence
 
 from router.core.answer import Usage
 from router.core.errors import InternalError
-from router.core.explain import Table, picks
 from router.core.lease import Lease, Outcome
-from router.core.least_running import least_running, running_table
+from router.core.least_running import least_running
 from router.core.offer import Placed
 from router.core.policy import AnyPolicy, Choice
 from router.core.prefix_settings import PrefixSettings
 from router.core.prefixes import PoolPrefixes
-from router.core.recording import Considered, Decision, Records
+from router.core.recording import Considered, Decision, Recording
 from router.core.request import Request
 from router.core.roster import Roster
 from router.core.rounds import MadeRound
@@ -74,7 +73,7 @@ class Chooser:
         self.on_dropped: Callable[[str, Exception], None] = _unheard
         """Told of a policy beside the pool's own that failed, and is asked no more."""
         self.shadows = Shadows(self._dropped)
-        self.recorder: Records | None = None
+        self.recorder: Recording | None = None
         """Told of every decision, with what was compared; None: nobody wants to know."""
         self.use(policy, name)
 
@@ -287,15 +286,8 @@ class Chooser:
         if not len(self.shadows) and self.recorder is None:
             return None
         opinions = self.shadows.opinions(placed, now)
-        return Considered(opinions, None if self.recorder is None else self._table_of(placed, now))
-
-    def _table_of(self, placed: Placed, now: float) -> Table | None:
-        """What was compared for a choice, as far as it can be told."""
-        request, choice, offer = placed
-        table = self.seat(request).explain(request, offer, now)
-        if choice.reason == "bypass" and (table is None or not picks(table, choice)):
-            return running_table(request, offer.workers)
-        return table
+        recorder, seat = self.recorder, self.seat(placed.request)
+        return Considered(opinions, None if recorder is None else recorder.compared(seat, placed, now))
 
     def placed(self, lease: Lease, placed: Placed, considered: Considered | None, now: float) -> None:
         """A choice was charged."""

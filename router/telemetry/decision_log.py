@@ -10,6 +10,8 @@ import asyncio
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, is_dataclass
 from hashlib import blake2b
+from itertools import chain
+from math import isfinite
 from typing import Any
 
 import msgspec
@@ -96,7 +98,7 @@ class DecisionLog(LineLog):
         request, choice, _ = decision.placed
         number, ids = self._in_round.get(decision.pool, (None, frozenset()))
         table, policy = decision.table, decision.seat.policy
-        whole = self._chosen(request.sequence, "decision") and table is not None and picks(table, choice)
+        whole = self._chosen(request.sequence, "decision") and table is not None and _keeps(table, choice)
         return DecisionRecord(
             at=self._wall(),
             id=request.id,
@@ -164,6 +166,12 @@ def others_of(table: Table | None, choice: Choice) -> list[Row]:
     taken = (choice.worker, choice.prefill_worker)
     chosen = next((row for row in table.rows if (row.worker, row.prefill_worker) == taken), None)
     return best_others(table, chosen, OTHERS)
+
+
+def _keeps(table: Table, choice: Choice) -> bool:
+    """Whether a table can be written down, and leads to the choice when it is read."""
+    numbers = chain.from_iterable((row.total, row.order, *row.terms.values()) for row in table.rows)
+    return picks(table, choice) and all(map(isfinite, numbers))
 
 
 def named(rows: list[Row]) -> tuple[tuple[str, float], ...]:

@@ -136,6 +136,10 @@ ADMIN_PATHS = [
     ("POST", "/workers/a/drain"),
     ("POST", "/workers/a/resume"),
     ("GET", "/debug/state"),
+    ("GET", "/policies"),
+    ("PUT", "/policies"),
+    ("POST", "/policies"),
+    ("POST", "/route/explain"),
 ]
 
 

@@ -12,6 +12,7 @@ import pytest
 from router.__main__ import main
 from router.core.binding import Mode
 from router.core.pool import Pool
+from router.core.recording import Recording
 from router.policies import build
 from router.telemetry.decision_log import DecisionLog, DecisionLogSettings
 from router.virtual.clock import run
@@ -30,7 +31,7 @@ def written(path: Path, policy: str, count: int = 3, *, sample: float = 1.0, **r
     async def scene() -> None:
         settings = DecisionLogSettings(path=path, sample=sample)
         log = DecisionLog(settings, lambda: 1_700_000_000.0, offload=inline)
-        made.chooser.recorder = log
+        made.chooser.recorder = Recording(log, lambda error: None)
         for number in range(count):
             made.submit(request(f"r{number}#{number + 1}", sequence=number, arrived=0.5), 1.0)
         made.assign(1.0)

@@ -11,10 +11,13 @@ import msgspec
 import pytest
 
 from router.core.binding import Mode
+from router.core.explain import Row, Table
 from router.core.lease import Lease, Outcome
 from router.core.least_running import least_running
 from router.core.offer import Offer, Placed
 from router.core.pool import Pool
+from router.core.recording import Recording
+from router.core.request import Request
 from router.core.step_model import StepModel
 from router.policies import POLICIES, Shape, build
 from router.telemetry.decision import DecisionRecord, MadeRecord, RoundRecord, read_decisions
@@ -32,6 +35,10 @@ async def inline(call: Callable[[], None]) -> None:
     call()
 
 
+def raises(error: Exception) -> None:
+    raise error
+
+
 def log_at(path: Path, sample: float = 1.0, **given: Any) -> DecisionLog:
     settings = DecisionLogSettings(path=path, sample=sample, **given)
     return DecisionLog(settings, lambda: 1_700_000_000.0, offload=inline)
@@ -42,7 +49,7 @@ def recorded(path: Path, made: Pool, traffic: Callable[[Pool], object], sample: 
 
     async def main() -> None:
         log = log_at(path, sample)
-        made.chooser.recorder = log
+        made.chooser.recorder = Recording(log, raises)
         traffic(made)
         await log.aclose()
 
@@ -196,7 +203,7 @@ def test_a_record_says_nothing_of_the_prompt(tmp_path: Path) -> None:
 
 def test_without_a_log_the_best_others_are_found_all_the_same() -> None:
     made = pool(*"abcde", policy=build("least_requests", {}, 0))
-    made.chooser.recorder = OthersOnly()
+    made.chooser.recorder = Recording(OthersOnly(), raises)
     made.submit(request(), 1.0)
     (lease,) = made.assign(1.0)
     assert len(lease.others) == 3
@@ -248,3 +255,36 @@ def test_a_line_that_is_being_written_is_left_out(tmp_path: Path) -> None:
 def test_nobody_is_recorded_when_nobody_is_placed(tmp_path: Path) -> None:
     made = pool("a", policy=Nobody())
     assert recorded(tmp_path / "d", made, lambda made: busy(made, count=2)) == []
+
+
+@pytest.mark.parametrize("where", ["explain", "decided", "round"])
+def test_whoever_fails_to_record_a_decision_harms_none(where: str) -> None:
+    class Broken(OthersOnly):
+        def decided(self, decision: object) -> tuple[tuple[str, float], ...]:
+            raise ZeroDivisionError
+
+        def round(self, made: object) -> None:
+            raise ZeroDivisionError
+
+    class Mute(FirstWorker):
+        def explain(self, *_args: object) -> None:
+            raise ZeroDivisionError
+
+    policy = {"explain": Mute(), "decided": FirstWorker(), "round": build("balance_route_0", {}, 0)}[where]
+    made = pool("a", policy=policy, mode=Mode.LATE)
+    broken: list[Exception] = []
+    made.chooser.recorder = Recording(Broken(), broken.append)
+    leases = busy(made, count=5)
+    assert len(leases) == 5
+    assert [type(error) for error in broken] == [ZeroDivisionError]
+
+
+def test_a_table_with_a_number_that_cannot_be_written_is_left_out(tmp_path: Path) -> None:
+    class Endless(FirstWorker):
+        def explain(self, asked: Request, workers: Any, now: float) -> Table:
+            rows = [Row(worker=w.name, total=1.0, terms={"rest_s": float("inf")}) for w in workers]
+            return Table(unit="s", seed=0, sequence=0, rows=rows)
+
+    made = pool("a", policy=Endless())
+    (record,) = recorded(tmp_path / "d", made, lambda made: busy(made, count=1))
+    assert record.table is None
