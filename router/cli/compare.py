@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-import msgspec
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
 from router.cli.parser import COMMANDS
-from router.cli.study_flags import UsageError, known_workload, parsed_policy, positive
+from router.cli.study_flags import UsageError, known_workload, numbers_above_0, parsed_policy, positive
+from router.cli.study_output import (
+    add_output_flags,
+    check_outputs,
+    complain,
+    show,
+    with_bar,
+    write_json,
+    write_page,
+)
 from router.policies import PolicyError
-from router.studies.compare import SATURATED, Cell, Plan, Task, cells, lines
+from router.studies.compare import SATURATED, Plan, cells, lines
 from router.studies.compare_table import render
+from router.studies.html.report import comparison
 from router.studies.setups import SETUPS
 from router.studies.traces import TraceError
 from router.studies.workloads import WORKLOADS
@@ -26,8 +30,6 @@ if TYPE_CHECKING:
 
 DEFAULT_POLICIES: Final = "round_robin,least_requests,cache_aware,preble,calibrated,joint"
 _CALLS: Final = 2_000
-_WIDTH: Final = 140
-"""Of a table that goes into a file."""
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -48,36 +50,31 @@ def add_parser(subparsers: Subparsers) -> None:
     parser.add_argument("--setup", choices=tuple(SETUPS), help="fleet; default: the workload's own")
     parser.add_argument("--seeds", type=positive, default=3, metavar="N", help="runs of each (default 3)")
     parser.add_argument("--rate", metavar="R", help=f"calls per second, or {SATURATED}; default: the setup's")
+    parser.add_argument(
+        "--rates", metavar="A,B,…", help="several rates, each run by itself: goodput against rate"
+    )
+    parser.add_argument(
+        "--workers", metavar="A,B,…", help="several sizes of the fleet; its own rate grows with it"
+    )
     parser.add_argument("--requests", type=positive, metavar="N", help=f"calls per run (default {_CALLS:,})")
     parser.add_argument("--full", action="store_true", help="as many calls as were published")
     parser.add_argument("--jobs", type=positive, default=os.cpu_count() or 1, metavar="N", help="processes")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="every run's figures")
+    add_output_flags(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Runs the comparison. Returns 0, or 2 for flags that cannot be used."""
     try:
+        check_outputs(args)
         plan = plan_of(args)
         tasks = plan.tasks()
     except (UsageError, PolicyError, TraceError, ValueError) as error:
-        sys.stderr.write(f"pointsman compare: {error}\n")
-        return 2
-    made = _with_bar(tasks, args.jobs, Console(stderr=True))
-    if args.json is not None:
-        args.json.write_bytes(msgspec.json.format(msgspec.json.encode({"plan": plan, "cells": made})))
-    Console(width=None if sys.stdout.isatty() else _WIDTH).print(render(lines(made)))
+        return complain("compare", error)
+    made = with_bar(tasks, lambda told: cells(tasks, args.jobs, told))
+    write_json(args.json, {"plan": plan, "cells": made})
+    write_page(args.html, lambda: comparison("Policies compared on simulated calls", made))
+    show(render(lines(made)))
     return 0
-
-
-def _with_bar(tasks: list[Task], jobs: int, console: Console) -> list[Cell]:
-    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
-    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
-        bar = progress.add_task("", total=len(tasks))
-
-        def told(made: Cell) -> None:
-            progress.update(bar, advance=1, description=f"{made.task.workload} {made.policy}")
-
-        return cells(tasks, jobs, told)
 
 
 def plan_of(args: argparse.Namespace) -> Plan:
@@ -85,6 +82,8 @@ def plan_of(args: argparse.Namespace) -> Plan:
     workloads = [known_workload(name) for name in args.workloads.split(",")]
     if args.full and args.requests is not None:
         raise UsageError("--full and --requests contradict each other")
+    if args.rates is not None and args.rate is not None:
+        raise UsageError("--rate and --rates contradict each other")
     rate = _rate(args.rate)
     return Plan(
         policies=[parsed_policy(text) for text in args.policies.split(",")],
@@ -92,8 +91,17 @@ def plan_of(args: argparse.Namespace) -> Plan:
         seeds=args.seeds,
         calls=None if args.full else args.requests or _CALLS,
         rates={} if args.rate is None else dict.fromkeys(workloads, rate),
+        levels=[] if args.rates is None else numbers_above_0("--rates", args.rates),
         setup=args.setup,
+        workers=[] if args.workers is None else _sizes(args.workers),
     )
+
+
+def _sizes(text: str) -> list[int]:
+    sizes = numbers_above_0("--workers", text)
+    if any(size != int(size) for size in sizes):
+        raise UsageError(f"--workers is {text!r}: whole numbers with commas between them")
+    return [int(size) for size in sizes]
 
 
 def _rate(text: str | None) -> float | None:

@@ -4,19 +4,27 @@ from __future__ import annotations
 
 import argparse
 import sys
-from pathlib import Path
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import msgspec
-from rich.box import SIMPLE
 from rich.console import Console
-from rich.table import Table
 
 from router.cli.parser import COMMANDS
 from router.cli.study_flags import UsageError, known_workload, parsed_policy, positive
+from router.cli.study_output import (
+    add_output_flags,
+    check_outputs,
+    complain,
+    show,
+    write_json,
+    write_page,
+)
 from router.policies import PolicyError
-from router.studies.compare import Plan
-from router.studies.saturate import Point, Saturation, saturate
+from router.studies.compare import Plan, Task
+from router.studies.grid import as_table
+from router.studies.html.report import held, saturation, saturation_grid
+from router.studies.saturate import Point, saturate
 from router.studies.setups import SETUPS
 from router.studies.traces import TraceError
 from router.studies.workloads import WORKLOADS
@@ -43,12 +51,13 @@ def add_parser(subparsers: Subparsers) -> None:
         "--seeds", type=positive, default=1, metavar="N", help="runs of each rate (default 1)"
     )
     parser.add_argument("--requests", type=positive, default=_CALLS, metavar="N", help="calls per run")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="everything that was tried")
+    add_output_flags(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Searches. Returns 0, 1 when there is no such rate, or 2 for flags that cannot be used."""
     try:
+        check_outputs(args)
         plan = Plan(
             policies=[parsed_policy(args.policy)],
             workloads=[known_workload(args.workload)],
@@ -58,8 +67,7 @@ def run(args: argparse.Namespace) -> int:
         )
         [task] = plan.tasks()
     except (UsageError, PolicyError, TraceError, ValueError) as error:
-        sys.stderr.write(f"pointsman saturate: {error}\n")
-        return 2
+        return complain("saturate", error)
     progress = Console(stderr=True)
 
     def told(point: Point) -> None:
@@ -70,24 +78,18 @@ def run(args: argparse.Namespace) -> int:
     except ValueError as error:
         sys.stderr.write(f"pointsman saturate: {error}\n")
         return 1
-    if args.json is not None:
-        args.json.write_bytes(msgspec.json.format(msgspec.json.encode(found)))
-    Console().print(_table(found))
+    write_json(args.json, msgspec.structs.asdict(found))
+    write_page(args.html, lambda: saturation(found, _facts(task, args.seeds)))
+    show(as_table(replace(saturation_grid(found), title=held(found))))
     return 0
 
 
-def _table(found: Saturation) -> Table:
-    title = (
-        f"{found.policy} on {found.workload} holds {100 * found.least:.0f} % up to {found.rate:.3g} calls/s"
-    )
-    table = Table(title=title, title_justify="left", box=SIMPLE)
-    for name in ("calls/s", "goodput %", "e2e s", "TTFT p99 s"):
-        table.add_column(name, justify="right")
-    for point in found.points:
-        table.add_row(
-            f"{point.rate:.3g}", f"{100 * point.worth:.1f}", f"{point.e2e_s:.2f}", f"{point.ttft_p99_s:.2f}"
-        )
-    return table
+def _facts(task: Task, seeds: int) -> list[tuple[str, str]]:
+    return [
+        ("fleet", task.setup),
+        ("calls of each run", f"{task.calls:,}"),
+        ("seeds", ", ".join(str(seed + 1) for seed in range(seeds))),
+    ]
 
 
 def _share(text: str) -> float:

@@ -12,10 +12,19 @@ from typing import TYPE_CHECKING, Final
 
 from router.cli.parser import COMMANDS
 from router.cli.study_flags import UsageError, parsed_policy, positive
-from router.cli.study_output import add_output_flags, check_outputs, complain, show, with_bar, write_json
+from router.cli.study_output import (
+    add_output_flags,
+    check_outputs,
+    complain,
+    show,
+    with_bar,
+    write_json,
+    write_page,
+)
 from router.policies import PolicyError
 from router.settings import SettingsError, load
 from router.settings.calibration_file import CalibrationFileError
+from router.studies.html.report import one_scenario
 from router.studies.scenario import Scenario, ScenarioError, scenario_of
 from router.studies.scenario_load import Load
 from router.studies.scenario_runs import scenario_cells, scenario_tasks
@@ -58,6 +67,7 @@ def run(args: argparse.Namespace) -> int:
     tasks = scenario_tasks(scenario, [choosing], [scenario.load.rate], args.seeds or scenario.load.seeds)
     made = with_bar(tasks, lambda told: scenario_cells(scenario, tasks, args.jobs, told))
     write_json(args.json, {"scenario": scenario.name, "notes": scenario.notes, "cells": made})
+    write_page(args.html, lambda: one_scenario(made, scenario.notes))
     show(render_runs(made, scenario.notes))
     return 0
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -51,11 +51,27 @@ def with_bar(tasks: Sequence[Task], run: Callable[[Told], list[Cell]]) -> list[C
         return run(told)
 
 
-def write_json(path: Path | None, content: object) -> None:
-    """Figures, with line breaks that people and diffs can read. Nothing in them depends on when they were
-    made."""
+def write_json(path: Path | None, content: Mapping[str, object]) -> None:
+    """Figures, each run on a line of its own. Nothing in them depends on when they were made."""
     if path is not None:
-        path.write_bytes(msgspec.json.format(msgspec.json.encode(content)))
+        members = (f"{_encoded(name)}: {_lines(value)}" for name, value in content.items())
+        path.write_text("{\n" + ",\n".join(members) + "\n}\n", encoding="utf-8")
+
+
+def _lines(value: object) -> str:
+    if not isinstance(value, list) or not value:
+        return _encoded(value)
+    return "[\n" + ",\n".join(map(_encoded, value)) + "\n]"
+
+
+def _encoded(value: object) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def write_page(path: Path | None, made: Callable[[], str]) -> None:
+    """A page, where one was asked for."""
+    if path is not None:
+        path.write_text(made(), encoding="utf-8")
 
 
 def show(table: RenderableType) -> None:

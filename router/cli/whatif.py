@@ -11,14 +11,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Group
+from rich.text import Text
 
 from router.cli.parser import COMMANDS
 from router.cli.simulate import REFUSALS
 from router.cli.study_flags import numbers_above_0, parsed_policy, positive
-from router.cli.study_output import add_output_flags, check_outputs, complain, show, with_bar, write_json
+from router.cli.study_output import (
+    add_output_flags,
+    check_outputs,
+    complain,
+    show,
+    with_bar,
+    write_json,
+    write_page,
+)
 from router.settings import load
 from router.studies.compare import lines
 from router.studies.compare_table import render
+from router.studies.html.report import comparison
 from router.studies.scenario_runs import scenario_cells, scenario_tasks
 from router.studies.setups import Choosing
 from router.studies.whatif import WhatIf, what_if
@@ -66,7 +76,9 @@ def run(args: argparse.Namespace) -> int:
     tasks = scenario_tasks(asked.scenario, asked.policies, asked.rates, args.seeds)
     made = with_bar(tasks, lambda told: scenario_cells(asked.scenario, tasks, args.jobs, told))
     write_json(args.json, {"scenario": asked.scenario.name, "notes": asked.notes, "cells": made})
-    show(Group(render(lines(made)), *(f"note: {note}" for note in asked.notes)))
+    title = f"{args.log.name} on the fleet of {args.config.name}"
+    write_page(args.html, lambda: comparison(title, made, asked.notes))
+    show(Group(render(lines(made)), *(Text(f"note: {note}") for note in asked.notes)))
     return 0
 
 

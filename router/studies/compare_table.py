@@ -1,6 +1,6 @@
-"""A comparison as a table for a terminal.
+"""A comparison as tables: one for each workload, fleet and rate, with a row for each policy.
 
-Separate from the comparison, whose results are also written as JSON and as a page.
+Separate from the comparison, whose results are also written as JSON.
 """
 
 from __future__ import annotations
@@ -10,16 +10,15 @@ from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
-from rich.box import SIMPLE
 from rich.console import Group
-from rich.table import Table
 
 from router.studies.compare import Line
 from router.studies.confidence import Estimate
+from router.studies.grid import Field, Grid, as_table
 from router.studies.workloads.trace_file import PREFIX
 
 
-class _Column(NamedTuple):
+class Column(NamedTuple):
     """One figure of a line.
 
     Attributes:
@@ -33,33 +32,38 @@ class _Column(NamedTuple):
     sure: bool = False
 
 
-_COLUMNS = (
-    _Column("goodput %", lambda line: line.goodput, 100.0, 1, sure=True),
-    _Column("e2e s", lambda line: line.e2e_s, 1.0, 2),
-    _Column("− first", lambda line: line.against_first, 1.0, 2, sure=True),
-    _Column("p99", lambda line: line.e2e_p99_s, 1.0, 1),
-    _Column("TTFT ms", lambda line: line.ttft_s, 1e3),
-    _Column("p99", lambda line: line.ttft_p99_s, 1e3),
-    _Column("TPOT ms", lambda line: line.tpot_s, 1e3, 1),
-    _Column("hits %", lambda line: line.hit_rate, 100.0),
-    _Column("busiest ×", lambda line: line.busiest, 1.0, 2),
-    _Column("tokens/s", lambda line: line.output_tokens_per_s),
-    _Column("max−min KV", lambda line: line.gap_tokens),
+COLUMNS = (
+    Column("goodput %", lambda line: line.goodput, 100.0, 1, sure=True),
+    Column("e2e s", lambda line: line.e2e_s, 1.0, 2),
+    Column("− first", lambda line: line.against_first, 1.0, 2, sure=True),
+    Column("p99", lambda line: line.e2e_p99_s, 1.0, 1),
+    Column("TTFT ms", lambda line: line.ttft_s, 1e3),
+    Column("p99", lambda line: line.ttft_p99_s, 1e3),
+    Column("TPOT ms", lambda line: line.tpot_s, 1e3, 1),
+    Column("hits %", lambda line: line.hit_rate, 100.0),
+    Column("busiest ×", lambda line: line.busiest, 1.0, 2),
+    Column("tokens/s", lambda line: line.output_tokens_per_s),
+    Column("max−min KV", lambda line: line.gap_tokens),
 )
 """`− first` is the mean end-to-end time less that of the first policy, on the same calls."""
 
 
 def render(made: Sequence[Line]) -> Group:
-    """A table per workload. ± is half of the 95 % confidence interval over the seeds; a difference whose
-    interval leaves 0 out is in colour."""
-    return Group(*(_table(name, list(group)) for name, group in groupby(made, heading)))
+    """For a terminal. ± is half of the 95 % confidence interval over the seeds; a difference whose interval
+    leaves 0 out is in colour."""
+    return Group(*map(as_table, grids(made)))
+
+
+def grids(made: Sequence[Line]) -> list[Grid]:
+    """Its tables, in the order of the lines."""
+    return [grid_of(title, list(group)) for title, group in groupby(made, heading)]
 
 
 def heading(line: Line) -> str:
     """Which calls came to which fleet."""
-    rate = "all at once" if line.rate is None else f"{line.rate:.4g} calls/s"
+    rate = "all at once" if line.rate is None else f"at {line.rate:.4g} calls/s"
     workers = "" if line.workers is None else f", {line.workers} workers"
-    return f"{short(line.workload)} at {rate} on {line.setup}{workers}"
+    return f"{short(line.workload)} {rate} on {line.setup}{workers}"
 
 
 def short(workload: str) -> str:
@@ -67,25 +71,28 @@ def short(workload: str) -> str:
     return f"{PREFIX}{Path(workload).name}" if workload.startswith(PREFIX) else workload
 
 
-def _table(title: str, made: Sequence[Line]) -> Table:
-    table = Table(title=title, title_justify="left", box=SIMPLE, pad_edge=False)
-    table.add_column("policy", no_wrap=True)
-    shown = [column for column in _COLUMNS if any(column.read(line) is not None for line in made)]
-    for column in shown:
-        table.add_column(column.name, justify="right")
-    for line in made:
-        lost = f" ({line.unanswered} unanswered)" if line.unanswered else ""
-        table.add_row(line.policy + lost, *(_text(column, line) for column in shown))
-    return table
+def grid_of(title: str, made: Sequence[Line]) -> Grid:
+    """One table, without the figures that no line has."""
+    shown = [column for column in COLUMNS if any(column.read(line) is not None for line in made)]
+    return Grid(
+        title=title,
+        corner="policy",
+        columns=[column.name for column in shown],
+        rows=[(_name(line), [_field(column, line) for column in shown]) for line in made],
+    )
 
 
-def _text(column: _Column, line: Line) -> str:
+def _name(line: Line) -> str:
+    return line.policy + (f" ({line.unanswered} unanswered)" if line.unanswered else "")
+
+
+def _field(column: Column, line: Line) -> Field:
     value = column.read(line)
     if value is None:
-        return ""
-    text = f"{value.mean * column.scale:,.{column.digits}f}"
-    if column.sure and value.half is not None:
-        text += f" ±{value.half * column.scale:,.{column.digits}f}"
-    if value is line.against_first and value.certain_sign:
-        return f"[{'red' if value.certain_sign > 0 else 'green'}]{text}[/]"
-    return text
+        return Field("")
+    sure = column.sure and value.half is not None
+    return Field(
+        f"{value.mean * column.scale:,.{column.digits}f}",
+        f"{(value.half or 0.0) * column.scale:,.{column.digits}f}" if sure else "",
+        value.certain_sign if value is line.against_first else 0,
+    )

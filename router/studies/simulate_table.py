@@ -1,6 +1,6 @@
-"""One scenario in figures, for a terminal: all calls, then by class, by family, by worker, by barrier group.
+"""One scenario in figures: all calls, then by class, by family, by worker, by barrier group.
 
-Separate from the table of a comparison, which has a line per policy: here a policy has many lines.
+Separate from the tables of a comparison, which have a line per policy: here a policy has many lines.
 """
 
 from __future__ import annotations
@@ -8,27 +8,40 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
-from rich.box import SIMPLE
-from rich.console import Group, RenderableType
-from rich.table import Table
+from rich.console import Group
+from rich.text import Text
 
 from router.studies.breakdown import Part, WorkerShare, mean_part
 from router.studies.compare import Cell, lines
 from router.studies.compare_table import heading, short
 from router.studies.confidence import estimate
+from router.studies.grid import Field, Grid, as_table
 from router.studies.traces.trace import Distribution
 
 _LATENCIES = (("TTFT ms", "ttft_s", 1e3, 0), ("TPOT ms", "tpot_s", 1e3, 1), ("e2e s", "e2e_s", 1.0, 2))
+_WORDS = ("mean", "p50", "p90", "p99", "max")
 
 
 def render_runs(made: Sequence[Cell], notes: Sequence[str] = ()) -> Group:
-    """The runs of one policy over the seeds: sums of counts, means of everything else."""
-    return Group(*_tables(made), *(f"note: {note}" for note in notes))
+    """For a terminal."""
+    return Group(
+        Text(summary(made)), *map(as_table, run_grids(made)), *(Text(f"note: {note}") for note in notes)
+    )
 
 
-def _tables(made: Sequence[Cell]) -> Iterator[RenderableType]:
+def summary(made: Sequence[Cell]) -> str:
+    """What was run, in a line."""
     [line] = lines(made)
-    yield f"{line.policy}: {heading(line)}, {_seeds(len(made))}"
+    runs = "1 run" if len(made) == 1 else f"{len(made)} runs, ± half of a 95 % confidence interval"
+    return f"{line.policy}: {heading(line)}, {runs}"
+
+
+def run_grids(made: Sequence[Cell]) -> list[Grid]:
+    """The runs of one policy over the seeds: sums of counts, means of everything else."""
+    return list(_grids(made))
+
+
+def _grids(made: Sequence[Cell]) -> Iterator[Grid]:
     yield _all_calls(made)
     parts = [each.breakdown for each in made if each.breakdown is not None]
     for title, named in (
@@ -43,32 +56,18 @@ def _tables(made: Sequence[Cell]) -> Iterator[RenderableType]:
         yield _of_barriers(made)
 
 
-def _seeds(count: int) -> str:
-    return "1 run" if count == 1 else f"{count} runs, ± half of a 95 % confidence interval"
-
-
-def _plain(title: str, columns: Sequence[str]) -> Table:
-    table = Table(box=SIMPLE, pad_edge=False)
-    table.add_column(title, no_wrap=True)
-    for column in columns:
-        table.add_column(column, justify="right")
-    return table
-
-
-def _all_calls(made: Sequence[Cell]) -> Table:
-    table = _plain("all calls", ["mean", "p50", "p90", "p99", "max"])
+def _all_calls(made: Sequence[Cell]) -> Grid:
+    rows: list[tuple[str, list[Field]]] = []
     for name, field, scale, digits in _LATENCIES:
         found = [getattr(each.figures.latencies, field) for each in made]
         known = [each for each in found if each is not None]
         if known:
-            words = ("mean", "p50", "p90", "p99", "max")
-            table.add_row(name, *(_mean([getattr(d, word) for d in known], scale, digits) for word in words))
+            rows.append((name, [_mean([getattr(d, word) for d in known], scale, digits) for word in _WORDS]))
     for name, values, scale, digits in _single(made):
         if values:
-            table.add_row(name, _mean(values, scale, digits))
-    for outcome, count in _outcomes(made).items():
-        table.add_row(f"calls {outcome}", f"{count:,}")
-    return table
+            rows.append((name, [_mean(values, scale, digits)]))
+    rows += [(f"calls {outcome}", [Field(f"{count:,}")]) for outcome, count in _outcomes(made).items()]
+    return Grid(title="", corner="all calls", columns=_WORDS, rows=rows)
 
 
 def _single(made: Sequence[Cell]) -> Iterator[tuple[str, list[float], float, int]]:
@@ -90,42 +89,43 @@ def _outcomes(made: Sequence[Cell]) -> dict[str, int]:
     return counts
 
 
-def _mean(values: Sequence[float], scale: float, digits: int) -> str:
+def _mean(values: Sequence[float], scale: float, digits: int) -> Field:
     found = estimate(values)
-    text = f"{found.mean * scale:,.{digits}f}"
-    return text if found.half is None else f"{text} ±{found.half * scale:,.{digits}f}"
+    half = "" if found.half is None else f"{found.half * scale:,.{digits}f}"
+    return Field(f"{found.mean * scale:,.{digits}f}", half)
 
 
-def _of_parts(title: str, runs: Sequence[Mapping[str, Part]]) -> Table:
+def _of_parts(title: str, runs: Sequence[Mapping[str, Part]]) -> Grid:
     promised = any(part.goodput is not None for each in runs for part in each.values())
     columns = ["calls", *(["goodput %"] if promised else [])]
     for name, *_ in _LATENCIES:
         columns += [name, "p99"]
-    table = _plain(title, [*columns, "hits %"])
+    rows = []
     for name in dict.fromkeys(name for each in runs for name in each):
         part = mean_part([each[name] for each in runs if name in each])
-        cells = [f"{part.calls:,}"]
-        if promised:
-            cells.append("" if part.goodput is None else f"{100 * part.goodput:.1f}")
-        for _, field, scale, digits in _LATENCIES:
-            cells += _both(getattr(part, field), scale, digits)
-        table.add_row(short(name) or "(none)", *cells, f"{100 * part.hit_rate:.1f}")
-    return table
+        rows.append((short(name) or "(none)", _fields(part, promised=promised)))
+    return Grid(title="", corner=title, columns=[*columns, "hits %"], rows=rows)
 
 
-def _both(found: Distribution | None, scale: float, digits: int) -> tuple[str, str]:
-    if found is None:
-        return "", ""
-    return f"{found.mean * scale:,.{digits}f}", f"{found.p99 * scale:,.{digits}f}"
+def _fields(part: Part, *, promised: bool) -> list[Field]:
+    fields = [Field(f"{part.calls:,}")]
+    if promised:
+        fields.append(Field("" if part.goodput is None else f"{100 * part.goodput:.1f}"))
+    for _, name, scale, digits in _LATENCIES:
+        found: Distribution | None = getattr(part, name)
+        fields += [
+            Field("" if found is None else f"{getattr(found, word) * scale:,.{digits}f}")
+            for word in ("mean", "p99")
+        ]
+    return [*fields, Field(f"{100 * part.hit_rate:.1f}")]
 
 
-def _of_workers(runs: Sequence[Mapping[str, WorkerShare]]) -> Table:
-    table = _plain("worker", ["calls", "prompt tokens", "hits %", "output tokens", "steps", "preemptions"])
+def _of_workers(runs: Sequence[Mapping[str, WorkerShare]]) -> Grid:
+    rows = []
     for name in dict.fromkeys(name for each in runs for name in each):
         shares = [each[name] for each in runs if name in each]
         hits = [share.hit_rate for share in shares if share.hit_rate is not None]
-        table.add_row(
-            name,
+        counts = (
             f"{sum(share.calls for share in shares):,}",
             f"{sum(share.prompt_tokens for share in shares):,}",
             f"{100 * math.fsum(hits) / len(hits):.1f}" if hits else "",
@@ -133,18 +133,25 @@ def _of_workers(runs: Sequence[Mapping[str, WorkerShare]]) -> Table:
             f"{sum(share.steps for share in shares):,}",
             f"{sum(share.preemptions for share in shares):,}",
         )
-    return table
+        rows.append((name, [Field(count) for count in counts]))
+    columns = ["calls", "prompt tokens", "hits %", "output tokens", "steps", "preemptions"]
+    return Grid(title="", corner="worker", columns=columns, rows=rows)
 
 
-def _of_barriers(made: Sequence[Cell]) -> Table:
-    table = _plain("barrier group of", ["max − min KV", "imbalance", "idle %", "tokens/s"])
+def _of_barriers(made: Sequence[Cell]) -> Grid:
+    rows = []
     for name in dict.fromkeys(name for each in made for name in each.figures.barriers):
         found = [each.figures.barriers[name] for each in made if name in each.figures.barriers]
-        table.add_row(
-            name,
-            _mean([each.gap_tokens for each in found], 1.0, 0),
-            _mean([each.imbalance_tokens for each in found], 1.0, 0),
-            _mean([each.idle_share for each in found], 100.0, 1),
-            _mean([each.tokens_per_s for each in found], 1.0, 0),
+        rows.append(
+            (
+                name,
+                [
+                    _mean([each.gap_tokens for each in found], 1.0, 0),
+                    _mean([each.imbalance_tokens for each in found], 1.0, 0),
+                    _mean([each.idle_share for each in found], 100.0, 1),
+                    _mean([each.tokens_per_s for each in found], 1.0, 0),
+                ],
+            )
         )
-    return table
+    columns = ["max − min KV", "imbalance", "idle %", "tokens/s"]
+    return Grid(title="", corner="barrier group of", columns=columns, rows=rows)
