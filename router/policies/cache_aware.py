@@ -21,12 +21,13 @@ guard in seconds what `least_work` reads.
 - No holder: the least loaded worker, reason `least_load`. Holders, but none is open: the same, reason
   `overflow`. It will hold the prefix too from then on, so a hot prefix is copied to as many workers as it
   needs.
-- Loads within a quarter above the lowest are equal to it, and among the holders of one prefix those within
+- Loads within an eighth above the lowest are equal to it, and among the holders of one prefix those within
   a half. What is in flight is a glance; what a worker holds tells how many conversations will come back.
 - Guard in seconds: cost(w) = that of `least_work` − saved(w) × warmup, in seconds. saved = what it takes to
   prefill the held tokens (for holders only), and the tokens that the prompts waiting at w are believed to
   find there. The lowest wins: a prefix is followed when the seconds that it saves exceed the extra wait.
-- Of equal workers, the one that holds the fewest tokens in all; then by hash.
+- Of equal workers, the one that holds the fewest tokens in all; then by hash. One that holds less than half
+  the mean came lately, so what it holds tells nothing: it counts as the mean of the others.
 
 **Parameters.**
 
@@ -80,7 +81,7 @@ from router.policies.queued_hits import QueuedHits
 from router.policies.spec import PolicySpec, number, whole, word
 from router.policies.table import drawn_table, request_terms
 
-_EVEN, _EVEN_HOLDERS = 1 / 4, 1 / 2
+_EVEN, _EVEN_HOLDERS = 1 / 8, 1 / 2
 """Differences of load that decide nothing. With none, of 40 conversations that begin at once under one system
 prompt 12 end at one of four workers; with these, 10 or 11."""
 _THRESHOLDS = frozenset({"balance_abs_threshold", "balance_rel_threshold"})
@@ -144,8 +145,9 @@ class CacheAware(FollowsPrefixes):
     def explain(self, request: Request, workers: Sequence[WorkerView], now: float) -> Table:
         compared = self._compare(request, workers, now)
         among = range(len(workers)) if compared.among is None else compared.among
-        held, ordered = self.matched(request), self.prefixes is not None
+        held = self.matched(request)
         stored = self.prefixes.held_tokens(workers) if self.prefixes is not None else [0.0] * len(workers)
+        order = _grown(stored)
         rows = [
             Row(
                 worker=w.name,
@@ -158,7 +160,7 @@ class CacheAware(FollowsPrefixes):
                     **request_terms(w),
                 },
                 tier=0 if index in among else 1,
-                order=stored[index] if ordered else 0.0,
+                order=order[index],
                 reason=compared.reason_of(index) if index in among else "not among the open holders",
             )
             for index, (w, cost) in enumerate(zip(workers, compared.costs, strict=True))
@@ -229,8 +231,9 @@ class CacheAware(FollowsPrefixes):
         tied = [index for index in among or range(len(costs)) if costs[index] == lowest]
         if len(tied) == 1 or self.prefixes is None:
             return tied[0]
+        stored = _grown(self.prefixes.held_tokens(workers))
         views = [workers[index] for index in tied]
-        return tied[least(self.prefixes.held_tokens(views), views, request, self.seed)]
+        return tied[least([stored[index] for index in tied], views, request, self.seed)]
 
     # --- learning ------------------------------------------------------------------------------------
 
@@ -243,6 +246,14 @@ class CacheAware(FollowsPrefixes):
 
     def settled(self, lease: Lease, outcome: Outcome, now: float) -> None:
         self.queued_hits.ended(lease)
+
+
+def _grown(stored: Sequence[float]) -> list[float]:
+    """With those that came lately, and so hold little, taken to hold as much as the others do."""
+    half = sum(stored) / len(stored) / 2
+    grown = [tokens for tokens in stored if tokens >= half]
+    mean = sum(grown) / len(grown)
+    return [tokens if tokens >= half else mean for tokens in stored]
 
 
 def _evened(costs: Sequence[float], share: float, among: Sequence[int] | None = None) -> list[float]:
