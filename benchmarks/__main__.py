@@ -15,6 +15,7 @@ from benchmarks import (
     decode_round,
     micro,
     mock_lag,
+    parity,
     policies,
     prefix_index,
     prefix_memory,
@@ -68,6 +69,11 @@ def mock(*, quick: bool) -> list[Verdict]:
     return mock_lag.measure(quick=quick)
 
 
+def simulation(*, quick: bool) -> list[Verdict]:
+    """How far the simulation is from real sockets."""
+    return parity.measure(quick=quick)
+
+
 BENCHMARKS: dict[str, Callable[..., Sequence[Verdict]]] = {
     "parts": parts,
     "policies": decisions,
@@ -76,6 +82,7 @@ BENCHMARKS: dict[str, Callable[..., Sequence[Verdict]]] = {
     "rounds": batches,
     "decode": decode,
     "mock": mock,
+    "parity": simulation,
     "memory": memory,
 }
 
