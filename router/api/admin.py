@@ -202,6 +202,8 @@ def worker_state(member: Member, now: float, held: int = 0) -> dict[str, Any]:
         "kv_tokens": worker.mirror.kv_tokens,
         "kv_capacity_tokens": worker.kv_capacity_tokens,
         "slots": worker.slots,
+        "dp_rank": member.dp_rank,
+        "barrier_group": worker.barrier_group,
         "capacity": worker.capacity,
         "calibration": calibration_state(worker.calibration, now),
         "source": member.source,
