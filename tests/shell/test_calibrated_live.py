@@ -64,7 +64,7 @@ def test_a_live_router_finds_out_how_fast_its_engine_is() -> None:
 @pytest.mark.timeout(120)
 def test_calibrated_counts_until_it_knows_and_then_decides_by_cost() -> None:
     async def scene(act: Live) -> None:
-        await _traffic(act, 16.0, 0.07)
+        await _traffic(act, 12.0, 0.1)
         reasons = {
             reason: await act.metric("pointsman_policy_decisions_total", policy="calibrated", reason=reason)
             for reason in ("fallback:uncalibrated", "physical")
