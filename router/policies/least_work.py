@@ -9,9 +9,10 @@ the current one, are the backlog of the calibrated cost of arXiv 2609.16206.
 
 **Formula.** All in seconds:
 
-- token_s(w) = step_base_s / N + step_per_sequence_s + step_per_kv_token_s × kv_tokens / sequences: what one
-  output token adds to a batch of N, in which the base of a step is shared. N is a constant, as division by
-  the current batch would turn the backlog into a mean and send everything to the fullest worker.
+- token_s(w) = (step_base_s / N + step_per_sequence_s + step_per_kv_token_s × kv_tokens / sequences) /
+  tokens_per_step: what one output token adds to a batch of N, in which the base of a step is shared. N is a
+  constant, as division by the current batch would turn the backlog into a mean and send everything to the
+  fullest worker. Tokens per step are above 1 where the engine speculates.
 - backlog_s(w) = prefill_per_token_s × queued_tokens + token_s × remaining_tokens
 - own_s(w) = prefill_s(prompt_tokens) + token_s × sequences × min(max_tokens, expected_output_tokens)
 - foreign(w) = max(0, stats.waiting − in_flight): requests that wait in the engine and cannot be ours, from
@@ -123,7 +124,7 @@ class LeastWork:
                 step.step_base_s / concurrency
                 + step.step_per_sequence_s
                 + step.step_per_kv_token_s * w.kv_tokens / (w.sequences or 1)
-            )
+            ) / step.tokens_per_step
             cost = (
                 step.prefill_base_s
                 + step.prefill_per_token_s * (w.queued_tokens + prompt_tokens)

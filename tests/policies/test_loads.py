@@ -151,6 +151,16 @@ def test_one_long_prompt_outweighs_several_short_ones() -> None:
     assert pick("least_requests", request(), pool).worker == "one long"
 
 
+def test_tokens_that_are_speculated_cost_no_step_of_their_own() -> None:
+    once = StepModel(0.0, 0.0, 0.02, 1e-3, 0.0)
+    twice = StepModel(0.0, 0.0, 0.02, 1e-3, 0.0, tokens_per_step=2.0)
+    call = request(max_tokens=100)
+    costs = [
+        pick("least_work", call, [worker(step=step, remaining_tokens=300)]).cost for step in (once, twice)
+    ]
+    assert costs[0] == pytest.approx(2 * costs[1])
+
+
 def test_calibrated_seconds_hold_the_speed_already() -> None:
     slow = StepModel(0.0, 0.002, 0.0, 0.0, 0.0)
     fast = StepModel(0.0, 0.001, 0.0, 0.0, 0.0)
