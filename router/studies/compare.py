@@ -198,6 +198,7 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         setup: its fleet; workers: that answer, where that is not the fleet's own number.
         against_first: mean end-to-end time less that of the first policy, on the same calls; None for itself.
+        goodput_against_first: the same of goodput; None without targets, too.
     """
 
     workload: str
@@ -216,6 +217,7 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
     output_tokens_per_s: Estimate
     gap_tokens: Estimate | None
     against_first: Estimate | None
+    goodput_against_first: Estimate | None
     unanswered: int
 
 
@@ -254,8 +256,18 @@ def _line(group: Sequence[Cell], first: Sequence[Cell]) -> Line:
         output_tokens_per_s=estimate([each.output_tokens_per_s for each in runs]),
         gap_tokens=estimate(gaps) if gaps else None,
         against_first=None if group is first else paired(e2e, [each.figures.mean_e2e_s for each in first]),
+        goodput_against_first=None if group is first else _goodput_gain(runs, first),
         unanswered=sum(each.calls - each.answered for each in runs),
     )
+
+
+def _goodput_gain(runs: Sequence[RunFigures], first: Sequence[Cell]) -> Estimate | None:
+    pairs = [
+        (each.goodput, other.figures.goodput)
+        for each, other in zip(runs, first, strict=True)
+        if each.goodput is not None and other.figures.goodput is not None
+    ]
+    return paired([one for one, _ in pairs], [other for _, other in pairs]) if pairs else None
 
 
 def _of(runs: Sequence[RunFigures], what: str, which: str) -> Estimate:

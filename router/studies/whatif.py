@@ -77,8 +77,7 @@ def what_if(
 
 def _notes(trace: Trace) -> Iterator[str]:
     calls = len(trace.entries)
-    hours = trace.entries[-1].arrival_s / 3600
-    yield f"{trace.name} has {calls:,} requests of {hours:,.2f} hours"
+    yield f"{trace.name} has {calls:,} requests, which came within {_words(trace.entries[-1].arrival_s)}"
     if trace.skipped:
         words = "; ".join(f"{count:,} × {reason}" for reason, count in trace.skipped.items())
         yield f"requests that are left out: {words}"
@@ -88,3 +87,10 @@ def _notes(trace: Trace) -> Iterator[str]:
         yield f"it names several models, and all requests go to the one pool: {words}"
     if not any(entry.blocks for entry in trace.entries):
         yield "it knows no shared prefixes, so no cache can save anything"
+
+
+def _words(seconds: float) -> str:
+    for size_s, unit in ((86_400, "days"), (3_600, "hours"), (60, "minutes")):
+        if seconds >= 2 * size_s:
+            return f"{seconds / size_s:.1f} {unit}"
+    return f"{seconds:.1f} seconds"

@@ -72,12 +72,12 @@ def from_zero(label: str, values: Iterable[float]) -> Axis:
     return Axis(label=label, low=0.0, high=high * 1.05 if high > 0 else 1.0)
 
 
-def around(label: str, values: Iterable[float], most: float = math.inf) -> Axis:
-    """An axis that begins and ends a little beyond the values, and not much beyond the most there can be."""
+def around(label: str, values: Iterable[float]) -> Axis:
+    """An axis that begins and ends a little beyond the values."""
     known = [value for value in values if math.isfinite(value)]
-    low, high = min(known, default=0.0), min(max(known, default=1.0), most)
+    low, high = min(known, default=0.0), max(known, default=1.0)
     margin = 0.06 * (high - low) or abs(high) * 0.1 or 1.0
-    return Axis(label=label, low=low - margin, high=min(high + margin, most * 1.005))
+    return Axis(label=label, low=low - margin, high=high + margin)
 
 
 def shares(label: str) -> Axis:

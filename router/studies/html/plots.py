@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from router.studies.compare import Cell, Line
 from router.studies.confidence import Estimate
@@ -45,14 +46,16 @@ def styles_of(policies: Sequence[str]) -> dict[str, int]:
 # --- one workload, one fleet, one rate --------------------------------------------------------------------
 
 
-def of_lines(made: Sequence[Line], styles: Styles) -> Iterator[Plot]:
-    """Means with their confidence intervals, a row for each policy."""
-    remark = "dots are means, whiskers 95 % confidence over the seeds"
+def against_first(made: Sequence[Line], styles: Styles) -> Iterator[Plot]:
+    """What each policy gains or loses against the first one on the same calls, seed by seed: what all of them
+    have in common, an easy or a hard seed, has fallen out."""
+    remark = f"less that of {made[0].policy}, seed by seed; whiskers: 95 % confidence"
     if any(line.goodput is not None for line in made):
-        goodputs = [(line.policy, line.goodput) for line in made]
-        yield _dots("Goodput", remark, "% of all calls", goodputs, 100.0, styles)
-    times = [(line.policy, line.e2e_s) for line in made]
-    yield _dots("Mean end-to-end time", remark, "s", times, 1.0, styles)
+        gains = [(line.policy, line.goodput_against_first) for line in made]
+        yield _dots("Goodput", remark, "points", gains, 100.0, styles)
+    yield _dots(
+        "Mean end-to-end time", remark, "s", [(line.policy, line.against_first) for line in made], 1.0, styles
+    )
 
 
 def _dots(
@@ -63,20 +66,20 @@ def _dots(
     scale: float,
     styles: Styles,
 ) -> Plot:  # fmt: skip
-    known = [(policy, value) for policy, value in found if value is not None and math.isfinite(value.mean)]
+    """A dot for each difference; the first policy, which has none, stands at 0."""
     made = [
-        Row(
-            name=policy,
-            value=value.mean * scale,
-            half=None if value.half is None else value.half * scale,
-            style=styles[policy],
-            tip=f"{value.mean * scale:.4g} {unit}",
-        )
-        for policy, value in known
+        _dot(policy, value or Estimate(0.0, None), unit, scale, styles[policy])
+        for policy, value in found
+        if value is None or math.isfinite(value.mean)
     ]
     ends = [row.value + sign * (row.half or 0.0) for row in made for sign in (-1, 1)]
-    most = 100.0 if unit.startswith("%") else math.inf
-    return Plot(title, remark, rows(made, around(unit, ends, most), title))
+    return Plot(title, remark, rows(made, around(unit, ends), f"{title} {remark}"))
+
+
+def _dot(policy: str, value: Estimate, unit: str, scale: float, style: int) -> Row:
+    half = None if value.half is None else value.half * scale
+    tip = f"{value.mean * scale:+.4g}{'' if half is None else f' ±{half:.2g}'} {unit}"
+    return Row(name=policy, value=value.mean * scale, half=half, style=style, tip=tip)
 
 
 def distributions(made: Sequence[Cell], styles: Styles) -> Iterator[Plot]:
@@ -129,64 +132,64 @@ def kv_loads(made: Sequence[Cell], styles: Styles) -> Iterator[Plot]:
 # --- over rates, and over sizes of the fleet --------------------------------------------------------------
 
 
+class _Figure(NamedTuple):
+    """One figure of a line that is followed over rates or sizes."""
+
+    title: str
+    read: Callable[[Line], Estimate | None]
+    unit: str
+
+    @property
+    def is_share(self) -> bool:
+        return self.unit.startswith("%")
+
+
+_HITS = _Figure("Cache hits", lambda line: line.hit_rate, "% of prompt tokens")
+_FOLLOWED = (
+    _Figure("Goodput", lambda line: line.goodput, "% of all calls"),
+    _Figure("Mean end-to-end time", lambda line: line.e2e_s, "s"),
+    _Figure("Time to first token, p99", lambda line: line.ttft_p99_s, "s"),
+)
+Where = Callable[[Line], float | None]
+
+
 def over_rates(made: Sequence[Line], styles: Styles) -> Iterator[Plot]:
     """What becomes of goodput and latency as more calls come."""
-    yield from _over(made, styles, "calls per second", lambda line: line.rate)
+    for figure in _FOLLOWED:
+        yield from _over("calls per second", made, styles, lambda line: line.rate, figure)
 
 
 def over_workers(made: Sequence[Line], styles: Styles) -> Iterator[Plot]:
     """What more replicas do: to the cache, and to latency."""
-    yield from _over(made, styles, "workers", lambda line: line.workers, hits=True)
+    for figure in (_HITS, *_FOLLOWED):
+        yield from _over("workers", made, styles, lambda line: line.workers, figure)
 
 
-def _over(
-    made: Sequence[Line],
-    styles: Styles,
-    unit: str,
-    where: Callable[[Line], float | None],
-    *,
-    hits: bool = False,
-) -> Iterator[Plot]:
-    kinds: list[tuple[str, Callable[[Line], Estimate | None], float, str]] = []
-    if hits:
-        kinds.append(("Cache hits", lambda line: line.hit_rate, 100.0, "% of prompt tokens"))
-    kinds.append(("Goodput", lambda line: line.goodput, 100.0, "% of all calls"))
-    kinds.append(("Mean end-to-end time", lambda line: line.e2e_s, 1.0, "s"))
-    kinds.append(("Time to first token, p99", lambda line: line.ttft_p99_s, 1.0, "s"))
-    for title, read, scale, label in kinds:
-        series = [
-            _levels(policy, group, where, read, scale, styles[policy])
-            for policy, group in _groups(made).items()
-        ]
-        values = [value for each in series for _, value in each.points]
-        if values:
-            percent = label.startswith("%")
-            y = shares(label) if percent else by_factors(label, values)
-            x = from_zero(unit, [at for each in series for at, _ in each.points])
-            yield Plot(title, f"over {unit}", lines(series, x, y, f"{title} over {unit}"))
-
-
-def _levels(
-    policy: str,
-    group: Sequence[Line],
-    where: Callable[[Line], float | None],
-    read: Callable[[Line], Estimate | None],
-    scale: float,
-    style: int,
-) -> Series:
-    known = [
-        (at, value)
-        for line in group
-        if (at := where(line)) is not None and (value := read(line)) is not None and math.isfinite(value.mean)
+def _over(unit: str, made: Sequence[Line], styles: Styles, where: Where, figure: _Figure) -> Iterator[Plot]:
+    series = [
+        _levels(policy, group, where, figure, styles[policy]) for policy, group in _groups(made).items()
     ]
-    known.sort(key=lambda pair: pair[0])
-    return Series(
-        name=policy,
-        points=[(float(at), value.mean * scale) for at, value in known],
-        style=style,
-        halves=[None if value.half is None else value.half * scale for _, value in known],
-        dots=True,
-    )
+    values = [value for each in series for _, value in each.points]
+    if values:
+        y = shares(figure.unit) if figure.is_share else by_factors(figure.unit, values)
+        x = from_zero(unit, [at for each in series for at, _ in each.points])
+        yield Plot(figure.title, f"over {unit}", lines(series, x, y, f"{figure.title} over {unit}"))
+
+
+def _levels(policy: str, group: Sequence[Line], where: Where, figure: _Figure, style: int) -> Series:
+    """Confidence intervals stand at shares alone: those of times are wide with what all policies have in
+    common, and would cover the lines."""
+    scale = 100.0 if figure.is_share else 1.0
+    known = [
+        (at, value.mean * scale, value.half)
+        for line in group
+        if (at := where(line)) is not None
+        and (value := figure.read(line)) is not None
+        and math.isfinite(value.mean)
+    ]
+    halves = [half * scale if half is not None and figure.is_share else None for _, _, half in known]
+    points = [(at, value) for at, value, _ in known]
+    return Series(name=policy, points=points, style=style, halves=halves, dots=True)
 
 
 def _groups(made: Sequence[Line]) -> dict[str, list[Line]]:

@@ -16,9 +16,9 @@ from router.studies.html.page import keys, note, page, plots, section, table
 from router.studies.html.plots import (
     Plot,
     Styles,
+    against_first,
     distributions,
     kv_loads,
-    of_lines,
     over_rates,
     over_workers,
     styles_of,
@@ -81,7 +81,7 @@ def _one(made: Sequence[Line], runs: Sequence[Cell], styles: Styles) -> Iterator
     yield section(_level(first), 3)
     yield table(grid_of("", made))
     if len(made) > 1:
-        yield plots(of_lines(made, styles))
+        yield plots(against_first(made, styles))
     yield plots(distributions(cells, styles))
     yield from _loads(cells, styles)
 

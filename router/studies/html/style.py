@@ -17,7 +17,7 @@ svg text.name { fill: var(--ink); }
 svg .grid { stroke: var(--line); stroke-width: 1; }
 svg .base { stroke: var(--soft); stroke-width: 1; stroke-dasharray: 2 3; }
 svg .s path { fill: none; stroke: currentColor; stroke-width: 1.8; stroke-linejoin: round; }
-svg .s .whisker { stroke-width: 1.2; stroke-dasharray: none; }
+svg .s .whisker { stroke-width: 1.2; stroke-dasharray: none; opacity: .6; }
 svg .s circle { fill: currentColor; }
 svg .s:hover path { stroke-width: 3.2; }
 .small svg .s path { stroke-width: 1; opacity: .55; }
