@@ -47,8 +47,8 @@ from router.poller import Periods, Poller
 from router.prefill_leg import PrefillLegs
 from router.proxy import Bounds, Proxy
 from router.reaper import reap
-from router.registration import Registration
 from router.record_logs import RecordLogs
+from router.registration import Registration
 from router.releases import WORKERS as RELEASES_AT_ONCE
 from router.releases import Releases
 from router.responses import ResponseOwners
@@ -85,6 +85,8 @@ class World:
         chance: where names come from that no other router may give: of transfers, of rooms.
         wire: the way to engines' event streams; None: ZMQ, if pyzmq is installed.
         threads: where prompts are tokenized; None: in some of the router's own.
+        stopwatch: seconds, to measure the router's own work by; None: `now`, which some loops count in whole
+            milliseconds.
     """
 
     connect: Connect
@@ -94,6 +96,12 @@ class World:
     chance: random.Random = field(default_factory=random.SystemRandom)
     wire: Wire | None = None
     threads: Executor | None = None
+    stopwatch: Callable[[], float] | None = None
+
+    @property
+    def measure(self) -> Callable[[], float]:
+        """What the router's own work is measured by."""
+        return self.stopwatch or self.now
 
 
 class Router:
@@ -125,7 +133,7 @@ class Router:
             ),
         )
         self.logs = RecordLogs(settings, self.metrics, world.wall)
-        self.choosing = Choosing(self.fleet, settings, world.now, self.metrics.rounds)
+        self.choosing = Choosing(self.fleet, settings, world.measure, self.metrics.rounds)
         self._make_pools(in_flight)
         self.length_files = self._length_files()
         self._make_topologies()
@@ -175,6 +183,7 @@ class Router:
                 on_decided=self.metrics.decided,
                 turns=Turns(made, self._world.now, self.metrics.waited_turn),
             )
+            dispatcher.stopwatch = self._world.measure
             self.fleet.add_pool(dispatcher, pool.model)
         self.choosing.adopt(self.logs.recorder)
 

@@ -41,17 +41,17 @@ class Choosing:
         self,
         fleet: Fleet,
         settings: Settings,
-        now: Callable[[], float],
+        clock: Callable[[], float],
         rounds: Callable[[str, Callable[[], float]], RoundWatch] = lambda pool, clock: Unwatched(),
     ) -> None:
         """
         Args:
-            now: the router's clock, by which shadows and rounds are measured.
+            clock: what shadows and rounds are measured by (s).
             rounds: makes what measures the rounds of a pool by a clock.
         """
         self._fleet = fleet
         self._rounds = rounds
-        self._now = now
+        self._clock = clock
         self._seeds = {name: settings.seed + index for index, name in enumerate(settings.pools)}
         self.settings = settings
 
@@ -62,7 +62,7 @@ class Choosing:
             chooser = dispatcher.pool.chooser
             chooser.make = partial(self._beside, dispatcher.pool)
             chooser.on_dropped = partial(_dropped, name)
-            chooser.shadows.clock = self._now
+            chooser.shadows.clock = self._clock
             if recorder is not None:
                 chooser.recorder = Recording(recorder, partial(_broken, name))
             self._shadow(name)
@@ -72,7 +72,7 @@ class Choosing:
         settings = self.settings.pools[pool]
         policy = build(settings.policy, settings.policy_params, self._seeds[pool])
         if isinstance(policy, Watched):
-            policy.watch = self._rounds(pool, self._now)
+            policy.watch = self._rounds(pool, self._clock)
         return policy
 
     def _shadow(self, pool: str) -> None:

@@ -81,6 +81,7 @@ async def _run(settings: Settings) -> int:
         now=loop.time,
         wall=time.time,  # noqa: TID251 - this is the composition root of the process
         open_files=raise_open_files(),
+        stopwatch=time.perf_counter,  # noqa: TID251 - as above; uvloop's own clock counts whole milliseconds
     )
     try:
         router = Router(settings, world)

@@ -30,6 +30,7 @@ def decision(record: DecisionRecord) -> RenderableType:
     parts: list[RenderableType] = [Text(title, style="bold")]
     if record.table is not None:
         parts += [Text(f"Total in {record.table.unit}."), _rows(record.table, record)]
+        parts += _zeros(record.table)
     elif record.others:
         parts += [Text(f"Cost in {record.unit}."), _others(record)]
     parts.append(Text(_said(record)))
@@ -38,7 +39,7 @@ def decision(record: DecisionRecord) -> RenderableType:
 
 def _rows(table: Compared, record: DecisionRecord) -> Table:
     rows = sorted(table.rows, key=_rank)
-    terms = list(dict.fromkeys(term for row in rows for term in row.terms))
+    terms = [term for term in _terms(table) if any(row.terms.get(term) for row in rows)]
     shown = _table(["worker", "total", *terms, "tier", "reason"])
     for row in rows[:_MOST_ROWS]:
         chosen = (row.worker, row.prefill_worker) == (record.worker, record.prefill_worker)
@@ -47,6 +48,16 @@ def _rows(table: Compared, record: DecisionRecord) -> Table:
         cells += ["never" if row.tier is None else str(row.tier), row.reason]
         shown.add_row(*cells, style="bold" if chosen else None)
     return shown
+
+
+def _terms(table: Compared) -> list[str]:
+    return list(dict.fromkeys(term for row in table.rows for term in row.terms))
+
+
+def _zeros(table: Compared) -> list[Text]:
+    """Terms that have no column, since they are 0 for all: a table has room for the others then."""
+    zeros = [term for term in _terms(table) if not any(row.terms.get(term) for row in table.rows)]
+    return [Text(f"0 for all: {', '.join(zeros)}.")] if zeros else []
 
 
 def _rank(row: Row) -> tuple[bool, int, float, float]:
@@ -124,7 +135,8 @@ def _table(headings: Sequence[str]) -> Table:
     table = Table(pad_edge=False)
     for heading in headings:
         words = heading in ("worker", "reason", "request", "pool", "policy", "group")
-        table.add_column(heading, justify="left" if words else "right", no_wrap=heading == "worker")
+        named = heading == "worker"
+        table.add_column(heading, justify="left" if words else "right", no_wrap=named, overflow="fold")
     return table
 
 

@@ -113,6 +113,8 @@ class Dispatcher:
     ) -> None:
         self.pool = pool
         self._now = now
+        self.stopwatch = now
+        """What decisions are measured by (s), where the clock is too coarse."""
         self._round_interval_s = round_interval_s
         self._on_room = on_room if on_room is not None else self.wake
         self._on_decided = on_decided
@@ -158,10 +160,10 @@ class Dispatcher:
         return await turns.wait(lease)
 
     async def _placed(self, request: Request) -> Held:
-        now = self._now()
+        now, began = self._now(), self.stopwatch()
         lease = self.pool.place_now(request, now)
         if lease is not None:
-            self._on_decided(self.pool.policy_name, self._now() - now)
+            self._on_decided(lease.policy, self.stopwatch() - began)
             return Held(self, lease, waited=False)
         self.pool.submit(request, now)
         try:
@@ -196,9 +198,10 @@ class Dispatcher:
     def _run_round(self) -> None:
         self._round = None
         self._last_round = now = self._now()
+        began = self.stopwatch()
         try:
             leases = self.pool.assign(now)
-            self._on_decided(self.pool.policy_name, self._now() - now)
+            self._on_decided(self.pool.policy_name, self.stopwatch() - began)
         except Exception:
             # A policy with a bug must not leave its waiters hanging until their deadlines.
             self.refuse_all(InternalError(f"the policy of pool {self.pool.rules.name} failed"))

@@ -88,6 +88,12 @@ def test_one_request_is_shown_with_every_term_of_every_worker(
     assert "r0#1" not in out
 
 
+def test_terms_that_are_0_for_all_need_no_column(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = written(tmp_path / "d", "least_requests", 1)
+    assert main(["explain", str(path), "--request-id", "r0"]) == 0
+    assert "0 for all: in_flight_requests." in capsys.readouterr().out
+
+
 def test_a_decision_outside_of_the_sample_shows_the_best_others(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import random
 from collections.abc import Sequence
 from typing import Any
@@ -364,5 +365,23 @@ def test_no_order_of_events_loses_a_place(steps: list[str], draw: random.Random)
         await crowd.go_home()
         assert_idle(made)
         assert crowd.doors._waiters == {}
+
+    run(main())
+
+
+def test_decisions_are_measured_by_the_stopwatch() -> None:
+    """The clock may count whole milliseconds, which no decision takes."""
+
+    async def main() -> None:
+        told: list[tuple[str, float]] = []
+        made = one_slot()
+        made.use(made.policy, "first")
+        waits = dispatcher(made, on_decided=lambda policy, seconds: told.append((policy, seconds)))
+        waits.stopwatch = itertools.count(0.0, 0.25).__next__
+        with await waits.acquire(request()):
+            late = asyncio.create_task(waits.acquire(request()))
+            await turns()
+        with await late:
+            assert set(told) == {("first", 0.25)}
 
     run(main())
