@@ -78,8 +78,9 @@ goes first. `local_queue: off` of the pool sends everything at once.
 **Use it when** long prompts share documents or tools, and their popularity is uneven.
 
 **Not when** outputs are long against prompts, where the choice hardly matters, or traffic comes in bursts
-much shorter than the window: it balances what was sent, not what waits. A worker that comes back catches up
-on what the others were sent meanwhile, and so runs more than they do for a while, within the guard. `cache_aware` then does as well.
+much shorter than the window: it balances what was sent, not what waits. `cache_aware` then does as well.
+Nor where workers come and go: one that comes back catches up on what the others were sent meanwhile, and so
+runs more than they do for a while, within the guard.
 
 **Absent data.** No prompt or no index: nothing is cached, and the lowest cost wins, reason `no_prompt`.
 `step` None at one candidate: the prior of `least_work` for all. `kv_capacity_tokens` None: M = 0, and no
