@@ -236,7 +236,7 @@ def test_classes_come_from_keys_and_what_is_promised_from_the_slo_section() -> N
         ),
         ({"pools": {"default": {}}}, "a pool has no workers, so there is nothing to simulate"),
         (with_group(model="gpt-7"), r"mock.fleet\[0\]: model gpt-7: not known. Known: .*qwen2.5-3b"),
-        (with_group(kv_tokens=100, flags={"max-model-len": 4096}), r"fleet\[0\]: kv_tokens 100, max_model_len"),
+        (with_group(kv_tokens=100, flags={"max-model-len": 4096}), "kv_tokens 100, max_model_len"),
         (with_group(flags={"block-size": "big"}), r"fleet\[0\]: block-size is 'big', and must be"),
         (with_group(flags={"block-size": 1.5}), "block-size is 1.5, and must be a whole number"),
         (with_group(flags={"scheduling": "lifo"}), "scheduling-policy lifo is not known. Known: fcfs"),
