@@ -144,7 +144,8 @@ class CacheAware(FollowsPrefixes):
 
     def explain(self, request: Request, workers: Sequence[WorkerView], now: float) -> Table:
         compared = self._compare(request, workers, now)
-        among = range(len(workers)) if compared.among is None else compared.among
+        among = range(len(workers)) if compared.among is None else frozenset(compared.among)
+        queued = self.queued_hits.tokens(workers)
         held = self.matched(request)
         stored = self.prefixes.held_tokens(workers) if self.prefixes is not None else [0.0] * len(workers)
         order = _grown(stored)
@@ -156,7 +157,7 @@ class CacheAware(FollowsPrefixes):
                     "prompt_tokens": held.prompt_tokens,
                     "cached_tokens": held.on(w.name),
                     "stored_tokens": stored[index],
-                    "queued_hit_tokens": self.queued_hits.tokens([w])[0],
+                    "queued_hit_tokens": queued[index],
                     **request_terms(w),
                 },
                 tier=0 if index in among else 1,
