@@ -29,13 +29,15 @@ class StepWindow:
     """What the streams of one worker showed of its steps within a short time.
 
     All streams of a worker see the same steps, so they are one sample together: their times over their steps.
+    Samples do not overlap, or a step that is longer than a window would be as many samples as it has streams.
 
-    State: sums over intervals, those of load weighed by their length.
+    State: sums over intervals, those of load weighed by their length, and when the last sample ended (s).
     """
 
-    __slots__ = ("_began", "_kv_s", "_sequence_s", "_steps", "_stream_s")
+    __slots__ = ("_began", "_ended", "_kv_s", "_sequence_s", "_steps", "_stream_s")
 
     def __init__(self) -> None:
+        self._ended = float("-inf")
         self.clear()
 
     def clear(self) -> None:
@@ -44,6 +46,8 @@ class StepWindow:
 
     def add(self, elapsed_s: float, steps: float, load: tuple[int, int], now: float) -> bool:
         """Takes in one interval of one stream; True when there is enough for a sample."""
+        if now - elapsed_s < self._ended:
+            return False
         if self._began is None:
             self._began = now - elapsed_s
         self._stream_s += elapsed_s
@@ -52,9 +56,9 @@ class StepWindow:
         self._kv_s += load[1] * elapsed_s
         return self._steps >= _WINDOW_STEPS and now - self._began >= _WINDOW_S
 
-    def take(self) -> tuple[float, float, float]:
+    def take(self, now: float) -> tuple[float, float, float]:
         """(sequences, KV tokens, seconds per step), and begins anew. Only when there is enough."""
-        time_s = self._stream_s
+        time_s, self._ended = self._stream_s, now
         sample = (self._sequence_s / time_s, self._kv_s / time_s, time_s / self._steps)
         self.clear()
         return sample
@@ -183,7 +187,7 @@ class OnlineCalibration:
             return
         steps = (generated_tokens - lease.generated_tokens) / watch.fit.tokens_per_step
         if steps >= 0.0 and watch.window.add(elapsed_s, steps, watch.load_now(), now):
-            watch.fit.add_step(*watch.window.take(), now)
+            watch.fit.add_step(*watch.window.take(now), now)
             self._publish(watch, now)
 
     # --- prefills ----------------------------------------------------------------------------------------

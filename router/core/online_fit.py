@@ -18,6 +18,7 @@ from router.core.symmetric import Vector, diagonal, dot, inverse, mix, plus, pro
 
 _CLIP = 3.0
 _REFUSE = 6.0
+_JUMP = 0.3  # what is off by less is not worth beginning anew
 _MAX_REFUSED = 4  # in a row
 _WEAK = 3.0  # standard errors over coefficients when all that was learned is given up
 _PRIOR_FREEDOM = 8.0  # samples that the assumed noise is worth until the true one is known
@@ -91,7 +92,7 @@ class LinearFit:
         clipped = min(max(score, -_CLIP), _CLIP)
         self._freedom = min(self._freedom + 1.0, _NOISE_MEMORY)
         self._variance = max(variance * (1.0 + (clipped * clipped - 1.0) / self._freedom), _LEAST_NOISE**2)
-        if abs(score) <= _REFUSE:
+        if abs(score) <= _REFUSE or abs(score) * deviation <= _JUMP * scale:
             self._refused = 0
         elif self._refused < _MAX_REFUSED:
             self._refused += 1
