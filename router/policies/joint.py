@@ -13,25 +13,29 @@ the pool; `step`, `transfers`, `capacity`, `warmup`, `sequences`, `queued_tokens
 what this policy has seen of its own requests: which show no output yet, how long their answers were, how
 often their key portions were asked for within a minute.
 
-**Formula.** cost(w) = (the sum of the terms) × warmup, in seconds. With s prompt tokens of which h are held
-by w, k sequences of o output tokens, n sequences and KV tokens at w, and a step of b + c × n + a × KV:
+**Formula.** cost(w) = decode + (the sum of the other terms) × warmup, in seconds. With s prompt tokens of
+which h are held by w, k sequences of o output tokens, n sequences at w, and a step of b + c × n + a × KV:
 
 - prefill = T_pre(s − h behind h).
-- stall = prefill × those who stand still meanwhile: all n sequences of w; all of its barrier group; on a
-  worker that only prefills, the prompts that wait there.
-- wait = T_pre of what is queued there and not cached, or what the first of the queue has waited already if
-  that is more: an engine that hangs is left alone after a moment, whatever was measured of it.
+- stall = prefill × those who stand still meanwhile: half the n sequences of w, and half of what the mean
+  worker has, now or over the last second, since time that is lost is lost to those who come later, too. In a
+  barrier group all of its sequences; on a worker that only prefills, the prompts that wait there.
+- wait = T_pre of what is queued there and not cached, less what the first of the queue has had of it; and
+  how much later than all of this its first output is already: an engine that hangs is left alone after a
+  moment, whatever was measured of it.
 - transfer = of the s − h tokens from the worker that prefilled them.
-- decode = o × step after, with the request in it: c × k + a × (s + k × o / 2) more than now.
-- slowdown = that growth × min(tokens that the residents still write, n × o).
+- decode = o × b.
+- company = o × (c × n + a × KV + growth), growth = c × k + a × (s + k × o / 2).
+- slowdown = growth × min(tokens that the residents still write, n × o).
 - overflow, in place of slowdown, in a barrier group of N sequences: N × (its step after − the slowest step of
-  the group)⁺ × min(o, `horizon_steps`); decode then is o × the slower of the two.
+  the group)⁺ × min(o, `horizon_steps`); decode then is o × that slowest step.
 - crowding: with too few free slots, or too little free KV, a share of the residents has to end first; they
   end evenly over twice their mean rest.
 - eviction = T_pre of what is evicted for it × the share of prompt tokens that is found cached at all.
-- copy, at a worker that holds the key portion: what requests still to come will wait because no other gets
-  it. rate × excess² / 2, with the rate at which the portion is asked for, and the excess of the wait here
-  over the shortest wait at a worker that does not hold it.
+- copy, at a worker that holds the whole key portion: what requests still to come will lose because no other
+  worker gets it. rate × (wait + prefill + decode + company) × excess / 2, with the rate at which the portion
+  is asked for, and the excess of wait + decode + company + slowdown + overflow over the least of these at a
+  worker that does not hold it.
 - lateness = (first output − `deadline`)⁺, once more.
 
 The lowest cost wins, ties by hash. Reason `prefix` if that worker holds as much as any, `copy` if another
@@ -40,11 +44,15 @@ one holds at least 16 tokens more, `least_cost` if nobody holds anything.
 Example: Mistral-7B on A6000, 8 workers in a barrier group with 16 sequences each, a prompt of 23,000 tokens.
 21,000 of them cached save 3.8 s of prefill, of 4.2 s. At the worker with the slowest step, and for 43 output
 tokens, the group waits 27 s in all; where 18,000 tokens fit below the slowest step, 5.9 s; for 4 output
-tokens, 2.5 s. So short answers follow the cache, and long ones the gap, unless six or more stand still for
-the prefill.
+tokens, 2.5 s. So short answers follow the cache, and long ones the gap, unless more than six prompts stand
+still for the prefill.
 
-A pool of pairs looks at `pair_candidates` workers of the lowest cost on each side, and at all that hold the
-key portion: cost(p, d) = cost of the prefill at p + transfer from p to d + cost of the decode at d.
+Pairs: `pair_candidates` workers of the lowest cost are looked at on each side, and as many of those that hold
+most of the prompt. cost(p, d) = cost of the prefill at p + transfer from p to d + cost of the decode at d.
+
+Where requests wait for slots, the oldest is placed first, each where it costs least. In a barrier group with
+more of them than free slots, those go first to whom a cache saves more than the overflow costs; the others
+in rounds of `balance_route_0` with its defaults, whose reasons they carry.
 
 **Parameters.**
 
@@ -62,8 +70,9 @@ per pick as those.
 **Absent data.** `step` None at one candidate: the prior of `least_work` over capacity for all, and the reason
 begins with `uncalibrated:`. No prompt or no index: nothing is held. `transfers` of none measured: 0; of some:
 the mean of those for the others. `kv_capacity_tokens` or `free_slots` None: never crowded, nothing evicted.
-`deadline` None: never late. Answers that come in one piece show their prefill at their end, so that a queue
-of them looks longer than it is. `barrier_peers` empty: the worker steps alone.
+`deadline` None: never late. Answers that come in one piece
+do not show when their prefill is over: they are taken to be prefilled one after the other, as fast as the
+coefficients say. `barrier_group` None: the worker steps alone.
 """
 
 from __future__ import annotations
@@ -89,7 +98,7 @@ from router.policies.joint_bill import Bill
 from router.policies.joint_draft import Draft, drafts_of
 from router.policies.joint_memory import Memory
 from router.policies.joint_pairs import PairBill
-from router.policies.joint_round import in_order, to_caches
+from router.policies.joint_round import in_order, slots_suffice, to_caches
 from router.policies.joint_terms import Ask
 from router.policies.spec import PolicySpec, number, whole
 from router.policies.table import drawn_table
@@ -221,7 +230,8 @@ class Joint(FollowsPrefixes):
         def price(request: Request, offered: Sequence[Draft]) -> Bill:
             return self._bill(request, offered, now)
 
-        if all(draft.barrier_group is None for draft in drafts):
+        declared = any(draft.barrier_group is not None for draft in drafts)
+        if not declared or slots_suffice(waiting, drafts):
             return list(in_order(waiting, drafts, price, self.seed))
         cached: list[Choice] = []
         if not self.rounds.overtakings.aged(waiting[0], now):
@@ -235,11 +245,11 @@ class Joint(FollowsPrefixes):
 
     def committed(self, request: Request, choice: Choice, now: float, *, retry: bool) -> None:
         held = self.matched(request).on(choice.worker)
-        shown = request.stream or request.split
+        shown = request.handover is None and (request.stream or request.split)
         if choice.prefill_worker is not None and request.handover is None and request.split:
             known = self.producers.matched(request).on(choice.prefill_worker) if self.producers else 0
             self.memory.placed(request, choice.prefill_worker, known, now, shown=shown)
-        elif request.handover is None:
+        else:
             self.memory.placed(request, choice.worker, held, now, shown=shown)
         if not retry:
             self.rounds.committed(request, choice, now, retry=False)
@@ -250,7 +260,7 @@ class Joint(FollowsPrefixes):
         self.memory.started(lease)
 
     def settled(self, lease: Lease, outcome: Outcome, now: float) -> None:
-        self.memory.ended(lease, outcome)
+        self.memory.ended(lease, outcome, now)
 
 
 SPEC = PolicySpec(

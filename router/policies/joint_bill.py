@@ -13,11 +13,17 @@ from operator import add
 
 import msgspec
 
-from router.core.joint_cost import Pace, crowding_wait_s, eviction_s, overflow_s, postponed_copy_s
+from router.core.joint_cost import (
+    Pace,
+    crowding_wait_s,
+    eviction_s,
+    overflow_s,
+    postponed_copy_s,
+)
 from router.core.prefix_settings import PrefixSettings
 from router.core.prefixes import Prefixes
 from router.core.step_model import StepModel, TransferModel
-from router.core.worker import WorkerView
+from router.core.worker import Role, WorkerView
 from router.policies.barrier import peers_of
 from router.policies.guard import BLOCK_TOKENS
 from router.policies.joint_memory import Memory
@@ -38,7 +44,7 @@ class Bill:
     """
 
     __slots__ = (
-        "_counts", "_elsewhere_s", "_kv_tokens", "_memory", "_now", "_prefixes", "_steps", "_sums", "ask",
+        "_counts", "_elsewhere_s", "_kv_tokens", "_loads", "_memory", "_now", "_prefixes", "_steps", "ask",
         "calibrated", "held", "terms", "workers",
     )  # fmt: skip
 
@@ -64,7 +70,7 @@ class Bill:
         held = [tokens.get(w.name, 0) for w in workers] if tokens else [0] * len(workers)
         self.held = [known if known >= BLOCK_TOKENS else 0 for known in held] if tokens else held
         count = len(workers)
-        self.terms = Terms(*[[0.0] * count for _ in range(7)])
+        self.terms = Terms(*[[0.0] * count for _ in range(8)])
         if ask.prefills:
             self._add_prefill()
         else:
@@ -75,9 +81,9 @@ class Bill:
                 self._add_group(group)
         terms = self.terms
         sums = map(add, terms.prefill, terms.stall)
-        for term in (terms.wait, terms.transfer, terms.decode, terms.slowdown, terms.overflow):
+        for term in (terms.wait, terms.transfer, terms.company, terms.slowdown, terms.overflow):
             sums = map(add, sums, term)
-        self._sums: list[float] = list(sums)
+        self._loads: list[float] = list(sums)
 
     # --- terms of every worker: those of router.core.cost, written out, since 64 calls of each cost more
     # --- than all the rest of a pick -----------------------------------------------------------------
@@ -87,9 +93,10 @@ class Bill:
         prompt_tokens = self.ask.demand.prompt_tokens
         memory, workers, terms = self._memory, self.workers, self.terms
         saved, silent_s = memory.hits.tokens(workers), memory.silence.longest_s(workers, self._now)
+        unseen = memory.unseen.prompt_tokens(workers)
         own, waits = terms.prefill, terms.wait
-        for index, (w, step, held, hits, count, kv_tokens) in enumerate(
-            zip(workers, self._steps, self.held, saved, self._counts, self._kv_tokens, strict=True)
+        for index, (w, step, held, hits, count, kv_tokens, whole) in enumerate(
+            zip(workers, self._steps, self.held, saved, self._counts, self._kv_tokens, unseen, strict=True)
         ):
             missed = prompt_tokens - held
             squared = step.prefill_per_token_squared_s
@@ -99,6 +106,12 @@ class Bill:
                 + squared * (missed * (missed + 2 * held))
             )
             queued = w.queued_tokens - hits
+            if whole and queued > 0:
+                unseen_tokens = min(whole, queued)
+                queued -= unseen_tokens
+                queued += memory.unseen.backlog_tokens(
+                    w.name, unseen_tokens, step.prefill_per_token_s, self._now
+                )
             if queued > 0:
                 # As many prompts as make up so much of what is there, each of the mean length.
                 mean = min(kv_tokens // count or 1, queued) if count else queued
@@ -106,10 +119,14 @@ class Bill:
                     step, queued / mean, mean, silent_s[index], step.step_s(count, kv_tokens)
                 )
         self._add_foreign()
-        if self.ask.demand.output_tokens:
-            terms.stall = _stall(own, self._counts)
+        if workers[0].role is Role.PREFILL:
+            # It also keeps KV of prompts that it has done with; they wait for nothing here.
+            counts = [memory.silence.count(w) for w in workers]
+            mean = sum(counts) / len(counts)
         else:
-            terms.stall = _stall(own, [memory.silence.count(w) for w in workers])
+            counts = self._counts
+            mean = max(sum(counts), memory.crowd.mean(self._now)) / len(counts)
+        terms.stall = _stall(own, counts, mean)
 
     def _add_foreign(self) -> None:
         """Prompts that wait in an engine and are not ours, each taken for one like this, uncached."""
@@ -145,21 +162,22 @@ class Bill:
 
     def _add_decode(self) -> None:
         """Own decode, and the growth of the step for those who decode beside it."""
-        demand = self.ask.demand
+        demand, counts, kv_tokens = self.ask.demand, self._counts, self._kv_tokens
         output, sequences, held_kv = demand.output_tokens, demand.sequences, demand.mean_kv_tokens
-        own, slowed = self.terms.decode, self.terms.slowdown
-        for index, (w, step, count, kv_tokens) in enumerate(
-            zip(self.workers, self._steps, self._counts, self._kv_tokens, strict=True)
+        terms = self.terms
+        for index, (w, step, count, kv) in enumerate(
+            zip(self.workers, self._steps, counts, kv_tokens, strict=True)
         ):
             growth = step.step_per_sequence_s * sequences + step.step_per_kv_token_s * held_kv
-            step_s = (
-                step.step_base_s + step.step_per_sequence_s * count + step.step_per_kv_token_s * kv_tokens
-            )
-            per_step = step.tokens_per_step
-            own[index] = (step_s + growth) * output / per_step
+            longer_s = step.step_per_sequence_s * count + step.step_per_kv_token_s * kv + growth
+            steps = output / step.tokens_per_step
+            terms.decode[index] = step.step_base_s * steps
+            terms.company[index] = longer_s * steps
             if count:
                 # Of means, and so never too little: the mean of min(rest, o) is at most min(mean rest, o).
-                slowed[index] = growth * min(w.remaining_tokens, count * output) / per_step
+                terms.slowdown[index] = (
+                    growth * min(w.remaining_tokens, count * output) / step.tokens_per_step
+                )
 
     def _add_group(self, members: Mapping[str, WorkerView]) -> None:
         """In a barrier group all step together: those who wait are all of its sequences, and what they wait
@@ -176,7 +194,8 @@ class Bill:
                 self._counts[index] + demand.sequences, self._kv_tokens[index] + demand.prompt_tokens
             )
             own_steps = step.steps(demand.output_tokens)
-            terms.decode[index] = max(after_s, pace.step_s) * own_steps
+            terms.decode[index] = pace.step_s * own_steps
+            terms.company[index] = max(after_s - pace.step_s, 0.0) * own_steps
             terms.slowdown[index] = 0.0
             terms.overflow[index] = overflow_s(pace, after_s, min(own_steps, ask.horizon_steps))
             terms.stall[index] = terms.prefill[index] * pace.sequences
@@ -234,13 +253,14 @@ class Bill:
             others = [self._crowd_s(n) for n in range(len(self.held)) if not self._holds_key(n)]
             self._elsewhere_s = min(others, default=float("inf"))
         terms = self.terms
-        lasts_s = terms.wait[index] + terms.prefill[index] + terms.decode[index]
+        lasts_s = terms.wait[index] + terms.prefill[index] + terms.decode[index] + terms.company[index]
         return postponed_copy_s(rate, lasts_s, self._crowd_s(index) - self._elsewhere_s)
 
     def _crowd_s(self, index: int) -> float:
         """What the others at a worker cost, whatever is cached there."""
         terms = self.terms
-        return terms.wait[index] + terms.decode[index] + terms.slowdown[index] + terms.overflow[index]
+        decode_s = terms.decode[index] + terms.company[index]
+        return terms.wait[index] + decode_s + terms.slowdown[index] + terms.overflow[index]
 
     def _holds_key(self, index: int) -> bool:
         return self.held[index] + BLOCK_TOKENS >= self.ask.key_tokens
@@ -264,8 +284,10 @@ class Bill:
     # --- the minimum -----------------------------------------------------------------------------------
 
     def cost(self, index: int) -> float:
-        """Of one worker, in seconds. One that came back lately looks busier than it is."""
-        return (self._sums[index] + self.extras(index).total) * self.workers[index].warmup
+        """Of one worker, in seconds. One that came back lately looks as if all that depends on its load were
+        more; an answer takes its time anywhere."""
+        load_s = self._loads[index] + self.extras(index).total
+        return self.terms.decode[index] + load_s * self.workers[index].warmup
 
     def costs(self) -> list[float]:
         """Of every worker."""
@@ -279,7 +301,10 @@ class Bill:
 
     def cheapest(self, seed: int) -> tuple[int, float]:
         """Index and cost of the lowest; among equals one is drawn by hash."""
-        bounds = [total * w.warmup for total, w in zip(self._sums, self.workers, strict=True)]
+        alone = self.terms.decode
+        bounds = [
+            decode + load * w.warmup for decode, load, w in zip(alone, self._loads, self.workers, strict=True)
+        ]
         lowest, tied = float("inf"), []
         for index in sorted(range(len(bounds)), key=bounds.__getitem__):
             if bounds[index] > lowest:
@@ -294,7 +319,7 @@ class Bill:
         return tied[least([lowest] * len(tied), views, self.ask.request, seed)], lowest
 
 
-def _stall(own: Sequence[float], counts: Sequence[int]) -> list[float]:
+def _stall(own: Sequence[float], counts: Sequence[int], mean: float) -> list[float]:
     """Seconds for those who stand still while each of the prefills runs.
 
     Those are the ones who are there. But time that an engine loses is lost to those who come later as well,
@@ -302,7 +327,6 @@ def _stall(own: Sequence[float], counts: Sequence[int]) -> list[float]:
     would be computed again wherever a worker happens to be less busy, though the next one that is cached
     nowhere fills that gap for nothing.
     """
-    mean = sum(counts) / len(counts)
     return [seconds * (count + mean) / 2.0 for seconds, count in zip(own, counts, strict=True)]
 
 

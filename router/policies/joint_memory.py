@@ -19,6 +19,7 @@ from router.policies.queued_hits import QueuedHits
 
 _MAX_PORTIONS = 4_096
 _RATE_MEMORY_S = 10.0  # over which arrivals are averaged
+_CROWD_MEMORY_S = 1.0  # over which the load is averaged
 _LEAST_AGE_S = 1.0  # arrivals in one burst are taken to be spread over so long
 _LENGTH_MEMORY = 20  # answers that a mean remembers
 _ENOUGH_LENGTHS = 4  # answers of a key portion before its own mean is believed
@@ -86,8 +87,8 @@ class Portions:
         return f"<Portions [{len(self._known)} of {_MAX_PORTIONS}]>"
 
 
-def _faded(passed_s: float) -> float:
-    return math.exp(-max(passed_s, 0.0) / _RATE_MEMORY_S)
+def _faded(passed_s: float, memory_s: float = _RATE_MEMORY_S) -> float:
+    return math.exp(-max(passed_s, 0.0) / memory_s)
 
 
 class Silence:
@@ -132,18 +133,132 @@ class Silence:
         return f"<Silence [{len(self)} requests at {len(self._sent)} workers]>"
 
 
+class Unseen:
+    """Requests whose first output is not seen: their answers come in one piece.
+
+    To the ledger their prompts are queued until the end. Here they are taken to be prefilled one after the
+    other, as fast as the coefficients say.
+
+    State: by worker (when it was sent, missed tokens, prompt tokens) of each in the order in which they were
+    sent, and the sums of both; empty when idle.
+    """
+
+    __slots__ = ("_sent", "_sums")
+
+    def __init__(self) -> None:
+        self._sent: dict[str, OrderedDict[str, tuple[float, int, int]]] = {}
+        self._sums: dict[str, tuple[int, int]] = {}
+
+    def sent(self, request: Request, worker: str, missed_tokens: int, now: float) -> None:
+        self.over(request.id, worker)
+        self._sent.setdefault(worker, OrderedDict())[request.id] = (now, missed_tokens, request.prompt_tokens)
+        missed, prompt = self._sums.get(worker, (0, 0))
+        self._sums[worker] = (missed + missed_tokens, prompt + request.prompt_tokens)
+
+    def over(self, request_id: str, worker: str) -> None:
+        """It has ended. A repeat changes nothing."""
+        sent = self._sent.get(worker)
+        gone = sent.pop(request_id, None) if sent is not None else None
+        if gone is None:
+            return
+        if not sent:
+            del self._sent[worker], self._sums[worker]
+        else:
+            missed, prompt = self._sums[worker]
+            self._sums[worker] = (missed - gone[1], prompt - gone[2])
+
+    def prompt_tokens(self, workers: Sequence[WorkerView]) -> list[int]:
+        """That the ledger has queued at each worker for their sake."""
+        sums = self._sums
+        return [sums[w.name][1] if w.name in sums else 0 for w in workers] if sums else [0] * len(workers)
+
+    def backlog_tokens(self, worker: str, most: int, token_s: float, now: float) -> int:
+        """What of their prompts is still to be prefilled, at `token_s` a token; at most `most`."""
+        sent = self._sent.get(worker)
+        if sent is None:
+            return 0
+        # A queue that never idles while it holds work: what came since any moment, less what could be done.
+        left, came, all_s = 0.0, 0, self._sums[worker][0] * token_s
+        for at, missed, _ in reversed(sent.values()):
+            if now - at > all_s or left >= most:
+                break
+            came += missed
+            left = max(left, came - (now - at) / token_s)
+        return min(round(left), most)
+
+    def __len__(self) -> int:
+        return sum(map(len, self._sent.values()))
+
+    def __repr__(self) -> str:
+        return f"<Unseen [{len(self)} requests at {len(self._sent)} workers]>"
+
+
+class Crowd:
+    """How many sequences run in all, on average of late: a lull between two bursts is no idle pool.
+
+    State: their number by request, empty when idle, and the mean as of `_at` (s).
+    """
+
+    __slots__ = ("_at", "_count", "_mean", "_running", "_weight")
+
+    def __init__(self) -> None:
+        self._running: dict[str, int] = {}
+        self._count = 0
+        self._mean = self._weight = 0.0
+        self._at: float | None = None
+
+    def came(self, request: Request, now: float) -> None:
+        """It runs from now on, if it did not already."""
+        if request.id not in self._running:
+            self._pass(now)
+            self._running[request.id] = request.sequences
+            self._count += request.sequences
+
+    def left(self, request_id: str, now: float) -> None:
+        """It is over. A repeat changes nothing."""
+        sequences = self._running.pop(request_id, 0)
+        if sequences:
+            self._pass(now)
+            self._count -= sequences
+
+    def _pass(self, now: float) -> None:
+        self._mean, self._weight, self._at = *self._averages(now), now
+
+    def _averages(self, now: float) -> tuple[float, float]:
+        """The mean, and how much of it was seen: a young one is that of the time since the beginning."""
+        passed_s = 0.0 if self._at is None else now - self._at
+        faded = _faded(passed_s, _CROWD_MEMORY_S)
+        weight = 1.0 - faded + faded * self._weight
+        if weight <= 0.0:
+            return float(self._count), 0.0
+        return (self._mean * faded * self._weight + self._count * (1.0 - faded)) / weight, weight
+
+    def mean(self, now: float) -> float:
+        """Of the last time, with all before fading over `_CROWD_MEMORY_S`."""
+        return self._averages(now)[0]
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __repr__(self) -> str:
+        return f"<Crowd [{self._count} sequences | {self._mean:.1f} on average]>"
+
+
 class Memory:
     """All of it, moved by the policy's `committed`, `started` and `settled`.
 
-    State: `hits` and `silence` of what shows no output yet, `portions`, the mean answers of other kinds, the
-    key portion of each request that runs, and `reuse`, the share of all prompts that was found cached lately.
+    State: `crowd`, who runs; `hits`, `silence` and `unseen` of what shows no output yet; `portions`, the mean
+    answers of other kinds, the key portion of each request that runs; and `reuse`, the share of all prompts
+    that was found cached of late.
     """
 
-    __slots__ = ("_keys", "_outputs", "hits", "portions", "reuse", "silence")
+    __slots__ = ("_keys", "_outputs", "crowd", "hits", "portions", "reuse", "silence", "unseen")
 
     def __init__(self) -> None:
+        self.crowd = Crowd()
         self.hits = QueuedHits()
         self.silence = Silence()
+        self.unseen = Unseen()
         self.portions = Portions()
         self.reuse = 0.0
         self._keys: dict[str, int] = {}
@@ -155,9 +270,12 @@ class Memory:
         Args:
             shown: its first output will be seen when it comes, and not with the rest of its answer.
         """
-        self.hits.placed(request.id, worker, held_tokens)
+        self.crowd.came(request, now)
         if shown:
+            self.hits.placed(request.id, worker, held_tokens)
             self.silence.sent(request.id, worker, now)
+        elif request.handover is None:
+            self.unseen.sent(request, worker, request.prompt_tokens - held_tokens, now)
 
     def asked(self, request: Request, key: int | None, held_tokens: int, now: float) -> None:
         """A new request, no retry: what it asks for is counted."""
@@ -173,10 +291,12 @@ class Memory:
         for one in leases:
             self.hits.ended(one)
             self.silence.broken(one.request.id, one.worker)
+            self.unseen.over(one.request.id, one.worker)
 
-    def ended(self, lease: Lease, outcome: Outcome) -> None:
+    def ended(self, lease: Lease, outcome: Outcome, now: float) -> None:
         """A lease was settled. One that is not known (any more) changes nothing."""
         self.started(lease)
+        self.crowd.left(lease.request.id, now)
         request = lease.request
         key = self._keys.pop(request.id, None)
         if outcome is Outcome.OK and lease.generated_tokens and not lease.prefill_only:
@@ -197,7 +317,8 @@ class Memory:
     @property
     def idle(self) -> bool:
         """Whether nothing is kept of any request that runs."""
-        return not (len(self.hits) or len(self.silence) or self._keys)
+        kept = (self.crowd, self.hits, self.silence, self.unseen, self._keys)
+        return not any(len(one) for one in kept)
 
     def __repr__(self) -> str:
-        return f"<Memory {self.hits!r} {self.silence!r} {self.portions!r}>"
+        return f"<Memory {self.crowd!r} {self.hits!r} {self.silence!r} {self.portions!r}>"

@@ -17,6 +17,14 @@ Price = Callable[[Request, Sequence[Draft]], Bill]
 """The bill of one request at some of the drafts."""
 
 
+def slots_suffice(waiting: Sequence[Request], drafts: Sequence[Draft]) -> bool:
+    """Whether all who wait can go at once. Then each may have the worker where it costs least; a choice of
+    whom to let in first only pays while slots are few."""
+    free = [draft.free_slots for draft in drafts]
+    known = [slots for slots in free if slots is not None]
+    return len(known) < len(free) or sum(known) >= sum([request.sequences for request in waiting])
+
+
 def in_order(
     waiting: Sequence[Request], drafts: Sequence[Draft], price: Price, seed: int
 ) -> Iterator[Choice]:

@@ -41,7 +41,9 @@ class Terms(msgspec.Struct):
         stall: that prefill, for those who stand still meanwhile.
         wait: for the prompts that are queued before it.
         transfer: until its KV is there from another worker.
-        decode: its own.
+        decode: its own, in steps that last as long as those of an idle worker; in a barrier group as long as
+            its slowest ones.
+        company: its own, by which steps are longer for the residents and for itself.
         slowdown: for those who decode beside it.
         overflow: for a barrier group that it holds up.
     """
@@ -51,6 +53,7 @@ class Terms(msgspec.Struct):
     wait: list[float]
     transfer: list[float]
     decode: list[float]
+    company: list[float]
     slowdown: list[float]
     overflow: list[float]
 
