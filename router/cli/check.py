@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 from router.cli import calibrated
 from router.cli.check_barriers import barrier_warnings
 from router.cli.check_policies import policy_report
+from router.cli.check_workload import workload_report, workload_warnings
 from router.cli.flags import add_settings_flags, given, notices
 from router.cli.parser import COMMANDS
 from router.cli.reference import reference
@@ -92,6 +93,8 @@ def report(settings: Settings, open_files: int) -> Iterator[str]:
     for pair in settings.pairs:
         yield from _pair_report(settings, pair)
     yield from calibrated.report(settings)
+    for fact, value in workload_report(settings):
+        yield _line(fact, value)
 
 
 def warnings(settings: Settings, open_files: int) -> Iterator[str]:
@@ -113,6 +116,7 @@ def warnings(settings: Settings, open_files: int) -> Iterator[str]:
     for pair in settings.pairs:
         yield from _pair_warnings(settings, pair)
     yield from calibrated.doubts(settings)
+    yield from workload_warnings(settings)
 
 
 def _open_files() -> int:

@@ -210,7 +210,7 @@ def _split_plan(
     return SplitPlan(
         link=transfer_link(calibration, {name: made for name, (_, made) in machines.items()}),
         min_tokens=pool.pd_split_min_tokens if whole else 0,
-        fallback=Fallback(pool.fallback) if whole else Fallback.STRICT,
+        fallback=Fallback(pool.fallback) if whole or pair.connector.decode_takes_whole else Fallback.STRICT,
         max_transfers=pool.max_transfers_per_worker,
         concurrent=pair.connector.concurrent,
         lease_s=pair.connector.lease_s or _LEASE_S,

@@ -159,7 +159,10 @@ def test_a_pair_has_a_wire_and_splits_as_its_decode_pool_says() -> None:
     assert plain.split is not None
     assert plain.split.link.bytes_per_s == pytest.approx(1e9)
     # No decode worker may serve whole requests, so none is too short to be split.
-    assert (plain.split.min_tokens, plain.split.fallback) == (0, Fallback.STRICT)
+    assert (plain.split.min_tokens, plain.split.fallback) == (0, Fallback.AGGREGATED)
+    rooms = made(with_pool("d", PAIR, connector="sglang")).fleet.split
+    assert rooms is not None
+    assert (rooms.concurrent, rooms.fallback) == (True, Fallback.STRICT)
     able = made(with_pool("d", PAIR, may_prefill=True, pd_split_min_tokens=300)).fleet.split
     assert able is not None
     assert (able.min_tokens, able.fallback) == (300, Fallback.AGGREGATED)

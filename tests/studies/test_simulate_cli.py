@@ -120,3 +120,19 @@ def test_flags_that_do_not_fit_the_file_are_refused(file: Path, capsys: pytest.C
     assert "set pools.default.slots to its max_num_seqs" in capsys.readouterr().err
     assert simulate(file.with_name("gone.yaml")) == 2
     assert "gone.yaml does not exist" in capsys.readouterr().err
+
+
+def test_check_says_what_a_scenario_lets_come(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "--config", str(file)]) == 0
+    out = capsys.readouterr().out
+    assert "simulated     60 calls of mixed_bursty, 6 a second, 2 runs" in out
+    assert "warning" not in out
+    for before, after, sentence in (
+        ("mixed_bursty", "mixed_brusty", "refuses this file: workload.name is 'mixed_brusty'"),
+        ("9001, count", "9101, count", "refuses this file: nothing says how fast the worker a:9001 is"),
+        ("round_robin", "preble", "the local queue of pool default is not simulated"),
+    ):
+        file.write_text(SCENARIO.replace(before, after))
+        assert main(["check", "--config", str(file)]) == 0
+        [warning] = [line for line in capsys.readouterr().out.splitlines() if line.startswith("warning")]
+        assert sentence in warning
