@@ -154,6 +154,21 @@ class Fleet:
             if member.meets(other):
                 raise BadRequest(f"A worker with this name or address is registered already: {other.name}.")
 
+    def named(self, name: str) -> list[Member]:
+        """The worker of this name, or all ranks of the engine of this name. Raises NotFound for neither."""
+        member = self._members.get(name)
+        if member is not None:
+            return [member]
+        ranks = [m for m in self if m.dp_rank is not None and m.name.rpartition("@")[0] == name]
+        if not ranks:
+            raise NotFound(f"No worker is named {name!r}.")
+        return ranks
+
+    def leave_all(self, name: str, now: float) -> None:
+        """Takes a worker out, or all ranks of an engine. Raises NotFound for a name of neither."""
+        for member in self.named(name):
+            self.leave(member.name, now)
+
     def leave(self, name: str, now: float) -> Member:
         """Takes a worker out; its streams finish. Raises NotFound for a name that is not registered."""
         member = self._members.pop(name, None)

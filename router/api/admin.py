@@ -106,7 +106,7 @@ def _add_workers(routes: APIRouter, control: Control, now: Callable[[], float]) 
 
     @routes.delete("/workers/{name:path}")
     async def remove(name: str) -> dict[str, str]:
-        fleet.leave(name, now())
+        fleet.leave_all(name, now())
         return {"name": name, "state": "gone"}
 
     @routes.post("/workers/{name:path}/drain")
@@ -144,7 +144,7 @@ def drain_workers(fleet: Fleet, which: Drain, now: float) -> dict[str, Any]:
         Conflict: without `force`, when a model would then be served by nobody, or by half a pair.
     """
     if which.worker is not None and which.revision is None:
-        members = [fleet.drain(which.worker, now)]
+        members = [fleet.drain(member.name, now) for member in fleet.named(which.worker)]
     elif which.revision is not None and which.worker is None:
         members = fleet.drain_revision(which.revision, now, force=which.force)
     else:

@@ -18,6 +18,10 @@ from router.core.request import Request
 _RENEWED = 4
 """Outlooks made anew at each settlement, so that long answers profit from what was learned meanwhile."""
 
+_JUDGED_OF = 4
+"""While nobody looks ahead one of so many finished requests is compared with what was expected of it: a mean
+that has gone astray shows soon enough."""
+
 Steps = tuple[bytes, int, int]
 """`Outlook.table` and `Outlook.beyond` of a resident, in how many of the steps 0 to H it is still there; and
 how many sequences share what it has written."""
@@ -50,14 +54,14 @@ class Foresees(Protocol):
 class Forecasts:
     """The requests that run, each with what is expected of it.
 
-    State: the predictor; `_residents` by request id; while somebody looks ahead also `tables` by request id
-    (the one renewed longest ago first) and of how many anything is known.
+    State: the predictor; `_residents` by request id; `_finished`, how many have ended; while somebody looks
+    ahead also `tables` by request id (the one renewed longest ago first) and of how many anything is known.
 
     Args:
         mean: output tokens of all sequences of a request, as long as nothing better is known.
     """
 
-    __slots__ = ("_known", "_looks_ahead", "_mean", "_residents", "predictor", "tables")
+    __slots__ = ("_finished", "_known", "_looks_ahead", "_mean", "_residents", "predictor", "tables")
 
     def __init__(
         self, mean: Callable[[Request], int], settings: PredictorSettings | None = None, salt: bytes = b""
@@ -66,6 +70,7 @@ class Forecasts:
         self.predictor = LengthPredictor(settings or PredictorSettings(grouping=Grouping.SURVIVAL), salt)
         self._mean = mean
         self._looks_ahead = False
+        self._finished = 0
         self._residents: dict[str, _Resident] = {}
         self.tables: dict[str, Steps] = {}
         self._known: set[str] = set()
@@ -127,7 +132,10 @@ class Forecasts:
             tokens = lease.generated_tokens // request.sequences
             cut = request.max_tokens is not None and tokens >= request.max_tokens
             ended = outcome is Outcome.OK and not cut
-            self.predictor.learn(resident.traits, resident.placed, tokens, now, ended=ended)
+            self._finished += 1
+            judged = self._looks_ahead or self._finished % _JUDGED_OF == 0
+            placed = resident.placed if judged else None
+            self.predictor.learn(resident.traits, placed, tokens, now, ended=ended)
         for request_id in list(islice(self.tables, _RENEWED)):
             self._expect(request_id, self.predictor.outlook(self._residents[request_id].traits, now))
 

@@ -30,6 +30,11 @@ def run(made: Forecasts, one: Request, tokens: int, outcome: Outcome = Outcome.O
     return expected
 
 
+def lease_ahead(lease: Lease) -> object:
+    """As it is now, whatever the type checker thinks that it still is."""
+    return lease.ahead
+
+
 # --- what is expected ------------------------------------------------------------------------------------
 
 
@@ -57,6 +62,7 @@ def test_it_is_within_what_the_client_demands() -> None:
 
 def test_it_is_the_mean_again_when_predictions_do_not_come_true_any_more() -> None:
     made = forecasts()
+    made.look_ahead(80, Grouping.SURVIVAL)
     for number in range(400):
         run(made, request(), 300, now=float(number))
     for number in range(60):
@@ -130,9 +136,9 @@ def test_a_lease_says_what_is_ahead_of_it_as_long_as_somebody_looks() -> None:
     assert lease.ahead == made.tables[one.id]
     assert lease.ahead[0][0] == 81
     made.rest()
-    assert not lease.ahead
+    assert lease_ahead(lease) is None
     made.look_ahead(80, Grouping.SURVIVAL)
-    assert lease.ahead
+    assert lease_ahead(lease) is not None
 
 
 def test_a_lease_of_a_request_that_is_not_followed_says_nothing() -> None:
@@ -141,6 +147,17 @@ def test_a_lease_of_a_request_that_is_not_followed_says_nothing() -> None:
     lease = Lease(request(), "w", 0, 1.0, 10, 10)
     made.granted(lease)
     assert lease.ahead is None
+
+
+@pytest.mark.parametrize(("ahead", "judged"), [(False, 17), (True, 68)])
+def test_fewer_are_judged_while_nobody_looks_ahead(ahead: bool, judged: int) -> None:
+    made = forecasts()
+    if ahead:
+        made.look_ahead(80, Grouping.SURVIVAL)
+    for _ in range(32 + 68):  # of the first 32 nothing is expected, but by their tenant's mean
+        run(made, request(), 400)
+    source = made.predictor.errors()["model"]
+    assert source.samples == judged
 
 
 def test_errors_of_another_horizon_begin_anew_and_lengths_stay() -> None:

@@ -204,6 +204,20 @@ def test_an_address_is_one_worker_or_several_ranks(url: str) -> None:
     play(scene, pool={"dp_size": 2})
 
 
+def test_an_engine_is_drained_and_removed_by_its_own_name() -> None:
+    async def scene(act: Live) -> None:
+        drained = (await act.ask("/workers/drain", {"worker": "a"}, origin=ADMIN)).json()
+        assert [one["name"] for one in drained["workers"]] == ["a@0", "a@1"]
+        assert [act.state(name) for name in ("a@0", "a@1", "b@0")] == ["draining", "draining", "ready"]
+        assert (await act.ask("/workers/a", method="DELETE", origin=ADMIN)).status == 200
+        assert names(act) == ["b@0", "b@1"]
+        assert (await act.ask("/workers/b@0", method="DELETE", origin=ADMIN)).status == 200
+        assert names(act) == ["b@1"]
+        assert (await act.ask("/workers/a", method="DELETE", origin=ADMIN)).status == 404
+
+    play(scene, {"a": talk, "b": talk}, pool={"dp_size": 2})
+
+
 def test_a_workers_file_may_hold_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def in_place(work: Any, *args: Any, **options: Any) -> Any:
         return work(*args, **options)
