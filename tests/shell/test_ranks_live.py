@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,8 @@ import pytest
 from engines.mock.faults import Fault
 from engines.mock.settings import MockSettings
 from tests.shell.live import ADMIN, ASK, CHAT, STREAM, Live, play
-from tests.shell.pair import play_pair, prefill
-from tests.shell.puppet import Ask, Puppet, hang, talk
+from tests.shell.pair import asks, play_pair, prefill
+from tests.shell.puppet import WHOLE, Ask, Puppet, answering, hang, talk
 
 RANKS = MockSettings(served_model_name="m", dp_size=2, max_num_seqs=4, kv_tokens=10_000)
 TWO: dict[str, Any] = {"dp_size": 2, "slots": 4}
@@ -313,3 +314,23 @@ def test_a_room_of_sglang_is_one_that_its_prefill_rank_follows() -> None:
 
     sglang = {"connector": "sglang", "fallback": "strict"}
     play_pair(scene, {"p": talk}, {"d": talk}, prefill_pool={"dp_size": 3}, decode_pool=sglang)
+
+
+def test_a_producer_of_mooncake_is_known_by_the_id_of_its_rank() -> None:
+    async def kept(ask: Ask) -> None:
+        ask.answer(200, WHOLE.replace(b'"stop"', b'"length"'))
+
+    async def scene(act: Live) -> None:
+        table = {str(rank): {"engine_id": f"engine-{rank}"} for rank in range(4)}
+        server = answering(200, json.dumps(table).encode())
+        act.puppets["bootstrap"] = Puppet(act.network, "p", server, port=8998)
+        for _ in range(4):
+            assert (await act.ask(CHAT, STREAM)).status == 200
+        told = [rank_of(ask) for ask in asks(act, "p")]
+        fetched = [ask.json()["kv_transfer_params"]["remote_engine_id"] for ask in asks(act, "d")]
+        assert set(told) == {"2", "3"}
+        assert fetched == [f"engine-{rank}" for rank in told]
+
+    mooncake = {"connector": "mooncake", "mooncake_concurrent": True}
+    each = {"p": {"dp_size": 2, "dp_rank_offset": 2}}
+    play_pair(scene, {"p": kept}, {"d": talk}, decode_pool=mooncake, each=each)
