@@ -20,9 +20,11 @@ from router.cli.study_output import (
 from router.policies import PolicyError
 from router.studies.compare import SATURATED, Plan, cells, lines
 from router.studies.compare_table import render
+from router.studies.grid import as_table
 from router.studies.html.report import comparison
 from router.studies.setups import SETUPS
 from router.studies.traces import TraceError
+from router.studies.workload_table import statistics, workload_grid
 from router.studies.workloads import WORKLOADS
 
 if TYPE_CHECKING:
@@ -59,6 +61,7 @@ def add_parser(subparsers: Subparsers) -> None:
     parser.add_argument("--requests", type=positive, metavar="N", help=f"calls per run (default {_CALLS:,})")
     parser.add_argument("--full", action="store_true", help="as many calls as were published")
     parser.add_argument("--jobs", type=positive, default=os.cpu_count() or 1, metavar="N", help="processes")
+    parser.add_argument("--describe", action="store_true", help="only say what the calls are like")
     add_output_flags(parser)
 
 
@@ -70,9 +73,14 @@ def run(args: argparse.Namespace) -> int:
         tasks = plan.tasks()
     except (UsageError, PolicyError, TraceError, ValueError) as error:
         return complain("compare", error)
+    found = statistics(tasks)
+    if args.describe:
+        write_json(args.json, {"plan": plan, "workloads": found})
+        show(as_table(workload_grid(found)))
+        return 0
     made = with_bar(tasks, lambda told: cells(tasks, args.jobs, told))
     write_json(args.json, {"plan": plan, "cells": made})
-    write_page(args.html, lambda: comparison("Policies compared on simulated calls", made))
+    write_page(args.html, lambda: comparison("Policies compared on simulated calls", made, found))
     show(render(lines(made)))
     return 0
 

@@ -10,6 +10,8 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from rich.console import Group
+
 from router.cli.parser import COMMANDS
 from router.cli.study_flags import UsageError, parsed_policy, positive
 from router.cli.study_output import (
@@ -24,6 +26,7 @@ from router.cli.study_output import (
 from router.policies import PolicyError
 from router.settings import SettingsError, load
 from router.settings.calibration_file import CalibrationFileError
+from router.studies.grid import as_table
 from router.studies.html.report import one_scenario
 from router.studies.scenario import Scenario, ScenarioError, scenario_of
 from router.studies.scenario_load import Load
@@ -31,6 +34,7 @@ from router.studies.scenario_runs import scenario_cells, scenario_tasks
 from router.studies.setups import Choosing
 from router.studies.simulate_table import render_runs
 from router.studies.traces import TraceError
+from router.studies.workload_table import workload_grid
 
 if TYPE_CHECKING:
     from router.cli.parser import Subparsers
@@ -67,8 +71,9 @@ def run(args: argparse.Namespace) -> int:
     tasks = scenario_tasks(scenario, [choosing], [scenario.load.rate], args.seeds or scenario.load.seeds)
     made = with_bar(tasks, lambda told: scenario_cells(scenario, tasks, args.jobs, told))
     write_json(args.json, {"scenario": scenario.name, "notes": scenario.notes, "cells": made})
-    write_page(args.html, lambda: one_scenario(made, scenario.notes))
-    show(render_runs(made, scenario.notes))
+    came = scenario.statistics()
+    write_page(args.html, lambda: one_scenario(made, came, scenario.notes))
+    show(Group(as_table(workload_grid(came)), render_runs(made, scenario.notes)))
     return 0
 
 

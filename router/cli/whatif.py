@@ -28,10 +28,12 @@ from router.cli.study_output import (
 from router.settings import load
 from router.studies.compare import lines
 from router.studies.compare_table import render
+from router.studies.grid import as_table
 from router.studies.html.report import comparison
 from router.studies.scenario_runs import scenario_cells, scenario_tasks
 from router.studies.setups import Choosing
 from router.studies.whatif import WhatIf, what_if
+from router.studies.workload_table import workload_grid
 
 if TYPE_CHECKING:
     from router.cli.parser import Subparsers
@@ -77,8 +79,9 @@ def run(args: argparse.Namespace) -> int:
     made = with_bar(tasks, lambda told: scenario_cells(asked.scenario, tasks, args.jobs, told))
     write_json(args.json, {"scenario": asked.scenario.name, "notes": asked.notes, "cells": made})
     title = f"{args.log.name} on the fleet of {args.config.name}"
-    write_page(args.html, lambda: comparison(title, made, asked.notes))
-    show(Group(render(lines(made)), *(Text(f"note: {note}") for note in asked.notes)))
+    came, said = asked.scenario.statistics(), [Text(f"note: {note}") for note in asked.notes]
+    write_page(args.html, lambda: comparison(title, made, came, asked.notes))
+    show(Group(as_table(workload_grid(came)), render(lines(made)), *said))
     return 0
 
 

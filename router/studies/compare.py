@@ -19,6 +19,7 @@ from router.studies.metrics import RunFigures, Slo, figures
 from router.studies.queueing import QueuePlan, serve
 from router.studies.resized import natural_size, resized
 from router.studies.setups import SETUPS, Choosing
+from router.studies.simulation.call import Call
 from router.studies.simulation.run import RunResult, Simulation
 from router.studies.workloads import workload_named
 from router.studies.workloads.arrivals import all_at_once
@@ -127,11 +128,15 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         return rate if workers is None else rate * workers / natural_size(setup)
 
 
+def calls_of(task: Task) -> list[Call]:
+    """The calls of a run: the same for all policies."""
+    arrivals = all_at_once if task.rate is None else None
+    return workload_named(task.workload).calls(task.calls, task.rate or 1.0, task.seed, arrivals)
+
+
 def run(task: Task) -> RunResult:
     """One run."""
-    workload, setup = workload_named(task.workload), SETUPS[task.setup]
-    arrivals = all_at_once if task.rate is None else None
-    calls = workload.calls(task.calls, task.rate or 1.0, task.seed, arrivals)
+    setup, calls = SETUPS[task.setup], calls_of(task)
     choosing = Choosing(policy=task.policy, params=task.params)
     if setup.plain:
         warm_up = int(task.calls * _WARM_UP_SHARE)

@@ -26,6 +26,7 @@ from router.studies.scenario_load import Load
 from router.studies.setups import Choosing
 from router.studies.simulation.call import Call
 from router.studies.simulation.fleet import Delays, FleetPlan, PoolPlan, SplitPlan, WorkerPlan
+from router.studies.workloads import WorkloadStatistics, describe
 
 __all__ = ["Scenario", "ScenarioError", "scenario_of"]
 
@@ -106,6 +107,10 @@ class Scenario:
             structs.replace(call, slo=call.slo or self.classes.get(call.tenant) or default)
             for call in self.load.calls(count, rate, seed)
         ]
+
+    def statistics(self) -> dict[str, WorkloadStatistics]:
+        """What its calls are like, by the name of their workload."""
+        return {self.load.workload: describe(self.calls(self.load.requests, self.load.rate, seed=1))}
 
 
 def scenario_of(settings: Settings, name: str, load: Load) -> Scenario:

@@ -106,6 +106,17 @@ def test_the_command_prints_a_table_and_writes_every_run(
     assert written["plan"]["calls"] == 30
 
 
+def test_the_calls_can_be_described_without_any_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "out.json"
+    assert main(["compare", "--workloads", "toolbench,chat_short", "--describe", "--json", str(file)]) == 0
+    told = json.loads(file.read_text())["workloads"]
+    assert told["toolbench"]["calls"] == 2_000
+    assert told["toolbench"]["shared_share"] > 0.5 > told["chat_short"]["shared_share"]
+    assert "shared %" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [

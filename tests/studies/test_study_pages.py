@@ -26,9 +26,12 @@ from router.studies.resized import answering, natural_size, resized
 from router.studies.setups import SETUPS, Choosing
 from router.studies.simulation.barrier_watch import Sample
 from router.studies.simulation.record import CallRecord
+from router.studies.workloads import WORKLOADS, describe
 
 VOID = {"meta", "path", "circle", "rect", "line"}
 NAMED = ("round_robin", "least_requests", "cache_aware")
+
+CAME = {"chat_short": describe(WORKLOADS["chat_short"].calls(40, 30.0, 1))}
 
 
 class Reader(HTMLParser):
@@ -83,8 +86,8 @@ def plan(**what: object) -> Plan:
 
 def test_a_comparison_is_one_page_with_a_table_and_plots() -> None:
     made = cells(plan().tasks())
-    reader = read(comparison("Title & <more>", made, ["a note"]))
-    assert reader.count["table"] == 1
+    reader = read(comparison("Title & <more>", made, CAME, ["a note"]))
+    assert reader.count["table"] == 2
     # What each policy gains in goodput and in time, and three distributions.
     assert reader.count["figure"] == 5
     for word in (*NAMED, "Title & <more>", "a note", "calibrated_a40", "1, 2", "Pointsman"):
@@ -93,8 +96,8 @@ def test_a_comparison_is_one_page_with_a_table_and_plots() -> None:
 
 def test_several_rates_are_followed_by_goodput_and_latency() -> None:
     made = cells(plan(levels=[4.0, 30.0], seeds=1).tasks())
-    reader = read(comparison("rates", made))
-    assert reader.count["table"] == 2
+    reader = read(comparison("rates", made, CAME))
+    assert reader.count["table"] == 3
     found = lines(made)
     titles = [plot.title for plot in over_rates(found, styles_of(NAMED))]
     assert titles == ["Goodput", "Mean end-to-end time", "Time to first token, p99"]
@@ -110,19 +113,19 @@ def test_several_sizes_are_followed_by_cache_hits_first() -> None:
     assert [line.rate for line in found] == [9.0] * 3 + [27.0] * 3
     titles = [plot.title for plot in over_workers(found, styles_of(NAMED))]
     assert titles[0] == "Cache hits"
-    assert "2 workers" in read(comparison("sizes", made)).text
+    assert "2 workers" in read(comparison("sizes", made, CAME)).text
 
 
 def test_loads_of_a_barrier_group_are_drawn_for_each_policy() -> None:
     made = cells(plan(workloads=["balanceroute_azure"], calls=30).tasks())
-    reader = read(comparison("barriers", made))
+    reader = read(comparison("barriers", made, CAME))
     assert reader.count["figure"] == 5 + len(NAMED)
     assert "KV tokens in use at each worker over time" in reader.text
 
 
 def test_a_run_that_answers_nothing_still_has_a_page() -> None:
     made = cells(plan(seeds=1, calls=1).tasks())
-    read(comparison("one call", made))
+    read(comparison("one call", made, CAME))
 
 
 def test_the_command_writes_the_page_and_the_search_for_collapse_one_too(tmp_path: Path) -> None:

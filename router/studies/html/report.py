@@ -5,7 +5,7 @@ Separate from the page and the plots, of which each of these is a choice.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 
 from router.studies.compare import Cell, Line, lines
@@ -27,6 +27,8 @@ from router.studies.html.svg import Series
 from router.studies.html.svg import lines as drawn
 from router.studies.saturate import Saturation
 from router.studies.simulate_table import run_grids, summary
+from router.studies.workload_table import workload_grid
+from router.studies.workloads import WorkloadStatistics
 
 _HOW_TO_READ = (
     "All policies met the same calls. “− first” is the mean end-to-end time less that of the first policy, "
@@ -34,11 +36,20 @@ _HOW_TO_READ = (
 )
 
 
-def comparison(title: str, made: Sequence[Cell], notes: Sequence[str] = ()) -> str:
-    """Policies side by side: by workload and fleet, then by rate and size."""
+def comparison(
+    title: str,
+    made: Sequence[Cell],
+    calls: Mapping[str, WorkloadStatistics],
+    notes: Sequence[str] = (),
+) -> str:  # fmt: skip
+    """Policies side by side: by workload and fleet, then by rate and size.
+
+    Args:
+        calls: what came, by name of the workload.
+    """
     found = lines(made)
     styles = styles_of([line.policy for line in found])
-    body = [note(_HOW_TO_READ), *map(note, notes), keys(styles)]
+    body = [note(_HOW_TO_READ), *map(note, notes), table(workload_grid(calls)), keys(styles)]
     for _, group in groupby(found, lambda line: (line.workload, line.setup)):
         body += _workload(list(group), made, styles)
     return page(title, _facts(made), body)
@@ -93,10 +104,12 @@ def _loads(made: Sequence[Cell], styles: Styles) -> Iterator[str]:
         yield plots(pictures, small=True)
 
 
-def one_scenario(made: Sequence[Cell], notes: Sequence[str] = ()) -> str:
+def one_scenario(
+    made: Sequence[Cell], calls: Mapping[str, WorkloadStatistics], notes: Sequence[str] = ()
+) -> str:
     """One policy on one scenario, in all its figures."""
     styles = styles_of([made[0].policy])
-    body = [*map(note, notes), *map(table, run_grids(made))]
+    body = [*map(note, notes), table(workload_grid(calls)), *map(table, run_grids(made))]
     body += [plots(distributions(made, styles)), *_loads(made, styles)]
     return page(summary(made), _facts(made), body)
 

@@ -113,16 +113,19 @@ def _sd(values: Sequence[float]) -> float:
 def _sharing(calls: Sequence[Call]) -> tuple[float, float]:
     """Share of prompt tokens seen before, and calls per beginning that is shared. A beginning is known by its
     parts; the last part of each prompt is taken to be its own."""
-    seen: dict[tuple[tuple[int, int], ...], int] = {}
+    places: dict[tuple[int, tuple[int, int]], int] = {}
+    counts: list[int] = []
     again = total = 0
     for call in calls:
-        known, parts = 0, call.parts
-        for end in range(1, len(parts) + 1):
-            head = parts[:end]
-            if seen.get(head):
-                known += parts[end - 1].tokens
-            seen[head] = seen.get(head, 0) + 1
+        known, parts, place = 0, call.parts, -1
+        for part in parts:
+            place = places.setdefault((place, part), len(counts))
+            if place == len(counts):
+                counts.append(0)
+            elif counts[place]:
+                known += part.tokens
+            counts[place] += 1
         again += known
         total += call.prompt_tokens
-    keys = [count for head, count in seen.items() if count > 1]
+    keys = [count for count in counts if count > 1]
     return (again / total if total else 0.0), (math.fsum(keys) / len(keys) if keys else 0.0)
