@@ -49,15 +49,13 @@ def _pool(name: str, prefixes: PoolPrefixes) -> PrefixPoolSample:
 def _workers(fleet: Fleet, events: FleetEvents) -> Iterator[PrefixWorkerSample]:
     for member in fleet:
         prefixes = member.dispatcher.pool.chooser.prefixes
-        holder = None if prefixes is None else prefixes.index.holder(member.name)
-        if prefixes is not None and holder is not None:
-            yield _worker(member, prefixes, holder, events)
+        if prefixes is not None:
+            yield _worker(member, prefixes, events)
 
 
-def _worker(
-    member: Member, prefixes: PoolPrefixes, holder: Holder, events: FleetEvents
-) -> PrefixWorkerSample:
+def _worker(member: Member, prefixes: PoolPrefixes, events: FleetEvents) -> PrefixWorkerSample:
     worker, counters = member.worker, events.counters(member.name)
+    holder = prefixes.index.holder(member.name)
     text = events.counts_only(member)
     trust = prefixes.index.trust(member.name, text=text)
     facts = Facts(
@@ -78,15 +76,19 @@ def _worker(
         role=worker.role.value,
         trust=_TRUST[trust],
         inexact=None if reason is None else reason.value,
-        held_tokens=prefixes.index.store.held_tokens(holder),
-        resident_tokens=None if holder.ledger is None else holder.ledger.resident_tokens,
+        held_tokens=0.0 if holder is None else prefixes.index.store.held_tokens(holder),
+        resident_tokens=(
+            holder.ledger.resident_tokens if holder is not None and holder.ledger is not None else None
+        ),
         errors={by: error.error for by, error in compared.items()},
         biases={by: error.bias for by, error in compared.items()},
         counters=counters,
     )
 
 
-def _compared(holder: Holder) -> dict[str, PrefixError]:
+def _compared(holder: Holder | None) -> dict[str, PrefixError]:
     """What was compared with the engine's reports, by what predicted them."""
+    if holder is None:
+        return {}
     both = {"dispatches": holder.beliefs, "events": holder.events}
     return {by: error for by, error in both.items() if error.samples}

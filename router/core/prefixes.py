@@ -133,8 +133,16 @@ class PoolPrefixes:
         self._request = self._match = self._portion = None
 
     def joined(self, worker: Worker) -> None:
-        """A worker is there, or is another incarnation, or its KV capacity became known; a repeat is free."""
+        """A worker is there, or is another incarnation, or its KV capacity became known; a repeat is free.
+
+        Of one whose address hides several processes nothing is believed: nobody knows which of them gets a
+        request.
+        """
         holder, capacity = self.index.holder(worker.name), worker.kv_capacity_tokens
+        if worker.shared_address:
+            if holder is not None:
+                self.left(worker.name)
+            return
         if (
             holder is None
             or holder.incarnation != worker.incarnation

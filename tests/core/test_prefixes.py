@@ -325,3 +325,14 @@ def test_a_model_of_several_names_has_one_cache() -> None:
     for name, held in (("model", True), ("alias", True), ("another", False)):
         asked = structs.replace(request(), key=PromptKey.of_text(name, TEXT))
         assert (scene.prefixes.matched(asked).on("a") > 0) is held
+
+
+def test_of_a_worker_that_is_several_processes_nothing_is_believed() -> None:
+    scene = Scene(PoolPrefixes(), Worker(name="a"), Worker(name="b"))
+    scene.settle(scene.charge(request(), scene.a))
+    scene.a.shared_address = True
+    scene.prefixes.joined(scene.a)
+    assert scene.prefixes.matched(request()).on("a") == 0
+    scene.settle(scene.charge(request(), scene.a))
+    assert "a" not in scene.prefixes.index.workers
+    assert scene.prefixes.matched(request()).on("a") == 0

@@ -152,6 +152,19 @@ def test_an_engine_that_hides_its_ranks_is_not_followed() -> None:
     follow(scene, mock={"dp_size": 2})
 
 
+def test_an_address_that_hides_several_processes_is_judged_by_load_alone() -> None:
+    async def scene(act: Live) -> None:
+        await followed(act)
+        await complete(act, IDS)
+        act.worker("a").shared_address = True
+        await asyncio.sleep(2)
+        await complete(act, IDS)
+        assert (known(act), held(act, IDS), act.wire.open_lines) == (None, 0, 0)
+        assert (await trust(act), await reason(act)) == (0, "shared_address")
+
+    follow(scene)
+
+
 def test_nobody_is_followed_for_a_pool_that_keeps_no_prefixes() -> None:
     async def scene(act: Live) -> None:
         await act.turns()
