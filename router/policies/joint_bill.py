@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from operator import add
+from operator import add, sub
 
 import msgspec
 
@@ -90,43 +90,61 @@ class Bill:
 
     def _add_prefill(self) -> None:
         """Own prefill, those who stand still for it, and the prompts before it."""
-        prompt_tokens = self.ask.demand.prompt_tokens
-        memory, workers, terms = self._memory, self.workers, self.terms
-        saved, silent_s = memory.hits.tokens(workers), memory.silence.longest_s(workers, self._now)
-        unseen = memory.unseen.prompt_tokens(workers)
-        own, waits = terms.prefill, terms.wait
-        for index, (w, step, held, hits, count, kv_tokens, whole) in enumerate(
-            zip(workers, self._steps, self.held, saved, self._counts, self._kv_tokens, unseen, strict=True)
+        memory, workers, terms, steps = self._memory, self.workers, self.terms, self._steps
+        prompt = self.ask.demand.prompt_tokens
+        # With m = p - h missed tokens, m + 2 h is p + h.
+        own = terms.prefill = [
+            step.prefill_base_s
+            + step.prefill_per_token_s * (prompt - held)
+            + step.prefill_per_token_squared_s * ((prompt - held) * (prompt + held))
+            for step, held in zip(steps, self.held, strict=True)
+        ]
+        silent_s, waits = memory.silence.longest_s(workers, self._now), terms.wait
+        for index, (queued, step, count, kv_tokens) in enumerate(
+            zip(self._queues(), steps, self._counts, self._kv_tokens, strict=True)
         ):
-            missed = prompt_tokens - held
-            squared = step.prefill_per_token_squared_s
-            own[index] = (
+            if queued <= 0:
+                continue
+            # As many prompts as make up so much of what is there, each of the mean length.
+            mean = kv_tokens // count if count else queued
+            if not 0 < mean < queued:
+                mean = queued
+            one_s = (
                 step.prefill_base_s
-                + step.prefill_per_token_s * missed
-                + squared * (missed * (missed + 2 * held))
+                + (step.prefill_per_token_s + step.prefill_per_token_squared_s * mean) * mean
             )
-            queued = w.queued_tokens - hits
-            if whole and queued > 0:
-                unseen_tokens = min(whole, queued)
-                queued -= unseen_tokens
-                queued += memory.unseen.backlog_tokens(
-                    w.name, unseen_tokens, step.prefill_per_token_s, self._now
-                )
-            if queued > 0:
-                # As many prompts as make up so much of what is there, each of the mean length.
-                mean = min(kv_tokens // count or 1, queued) if count else queued
-                waits[index] = _wait_s(
-                    step, queued / mean, mean, silent_s[index], step.step_s(count, kv_tokens)
-                )
+            all_s = one_s * queued / mean
+            silence_s = silent_s[index]
+            if silence_s:
+                all_s = _after_silence(all_s, one_s, silence_s, step.step_s(count, kv_tokens))
+            waits[index] = all_s
         self._add_foreign()
         if workers[0].role is Role.PREFILL:
             # It also keeps KV of prompts that it has done with; they wait for nothing here.
             counts = [memory.silence.count(w) for w in workers]
-            mean = sum(counts) / len(counts)
+            at_each = sum(counts) / len(counts)
         else:
             counts = self._counts
-            mean = max(sum(counts), memory.crowd.mean(self._now)) / len(counts)
-        terms.stall = _stall(own, counts, mean)
+            at_each = max(sum(counts), memory.crowd.mean(self._now)) / len(counts)
+        terms.stall = _stall(own, counts, at_each)
+
+    def _queues(self) -> list[int]:
+        """Tokens that each worker is still to prefill, as far as the ledger and this policy's memory go."""
+        memory, workers = self._memory, self.workers
+        queues = [w.queued_tokens for w in workers]
+        if len(memory.hits):
+            queues = list(map(sub, queues, memory.hits.tokens(workers)))
+        if not len(memory.unseen):
+            return queues
+        for index, whole in enumerate(memory.unseen.prompt_tokens(workers)):
+            queued = queues[index]
+            if whole and queued > 0:
+                unseen_tokens = min(whole, queued)
+                backlog = memory.unseen.backlog_tokens(
+                    workers[index].name, unseen_tokens, self._steps[index].prefill_per_token_s, self._now
+                )
+                queues[index] = queued - unseen_tokens + backlog
+        return queues
 
     def _add_foreign(self) -> None:
         """Prompts that wait in an engine and are not ours, each taken for one like this, uncached."""
@@ -141,24 +159,26 @@ class Bill:
                 self.terms.wait[index] += foreign * self._steps[index].prefill_s(tokens)
 
     def _add_transfer(self) -> None:
-        """KV that comes from another worker. Where it was never measured, it takes as long as to the mean."""
+        """KV that comes from another worker."""
         handover = self.ask.request.handover
         if handover is not None:
-            self.terms.transfer = self.transfers_s(handover.producer)
+            self.terms.transfer = self.transfers_s(handover.producer, range(len(self.workers)))
 
-    def transfers_s(self, producer: str) -> list[float]:
-        """From one prefill worker to each of the workers, without what they hold."""
+    def transfers_s(self, producer: str, indices: Sequence[int]) -> list[float]:
+        """From one prefill worker to some of the workers, without what they hold. Where it was never measured
+        it takes as long as to the mean of those."""
         tokens = self.ask.demand.prompt_tokens
-        models = [_transfers_of(w).get(producer) for w in self.workers]
-        known = [
-            model.transfer_s(max(tokens - held, 0))
-            for model, held in zip(models, self.held, strict=True)
-            if model is not None
-        ]
-        if not known:
-            return [0.0] * len(models)
-        mean_s, measured = sum(known) / len(known), iter(known)
-        return [mean_s if model is None else next(measured) for model in models]
+        known: list[float] = []
+        found: list[float | None] = []
+        for index in indices:
+            model = _transfers_of(self.workers[index]).get(producer)
+            if model is None:
+                found.append(None)
+            else:
+                known.append(model.transfer_s(max(tokens - self.held[index], 0)))
+                found.append(known[-1])
+        mean_s = sum(known) / len(known) if known else 0.0
+        return [mean_s if seconds is None else seconds for seconds in found]
 
     def _add_decode(self) -> None:
         """Own decode, and the growth of the step for those who decode beside it."""
@@ -289,9 +309,12 @@ class Bill:
         load_s = self._loads[index] + self.extras(index).total
         return self.terms.decode[index] + load_s * self.workers[index].warmup
 
-    def costs(self) -> list[float]:
-        """Of every worker."""
-        return [self.cost(index) for index in range(len(self.workers))]
+    def bounds(self) -> list[float]:
+        """No worker costs less; most cost just that."""
+        alone = self.terms.decode
+        return [
+            decode + load * w.warmup for decode, load, w in zip(alone, self._loads, self.workers, strict=True)
+        ]
 
     @property
     def longest_holders(self) -> list[int]:
@@ -301,20 +324,17 @@ class Bill:
 
     def cheapest(self, seed: int) -> tuple[int, float]:
         """Index and cost of the lowest; among equals one is drawn by hash."""
-        alone = self.terms.decode
-        bounds = [
-            decode + load * w.warmup for decode, load, w in zip(alone, self._loads, self.workers, strict=True)
-        ]
-        lowest, tied = float("inf"), []
-        for index in sorted(range(len(bounds)), key=bounds.__getitem__):
-            if bounds[index] > lowest:
-                break
-            cost = self.cost(index)
-            if cost < lowest:
-                lowest, tied = cost, [index]
-            elif cost == lowest:
-                tied.append(index)
-        tied.sort()
+        bounds = self.bounds()
+        first = bounds.index(min(bounds))
+        lowest = self.cost(first)
+        # Whoever may still be as cheap is asked for all of its terms; mostly nobody is.
+        costs = {
+            index: self.cost(index) if index != first else lowest
+            for index, bound in enumerate(bounds)
+            if bound <= lowest
+        }
+        lowest = min(costs.values())
+        tied = [index for index, cost in costs.items() if cost == lowest]
         views = [self.workers[index] for index in tied]
         return tied[least([lowest] * len(tied), views, self.ask.request, seed)], lowest
 
@@ -330,15 +350,14 @@ def _stall(own: Sequence[float], counts: Sequence[int], mean: float) -> list[flo
     return [seconds * (count + mean) / 2.0 for seconds, count in zip(own, counts, strict=True)]
 
 
-def _wait_s(step: StepModel, prompts: float, tokens: int, silent_s: float, running_s: float) -> float:
-    """Seconds until so many `prompts` of `tokens` each are prefilled, the first of which came `silent_s` ago.
+def _after_silence(all_s: float, one_s: float, silent_s: float, running_s: float) -> float:
+    """Seconds until a queue is prefilled that takes `all_s`, and the first of it, which came `silent_s` ago,
+    `one_s`.
 
     It has had a part of its own prefill by now. But when it should have shown output long ago, after the step
     that ran when it came and all of this, the engine hangs, or is slower than its coefficients: the next one
     will wait longer by as much.
     """
-    one_s = step.prefill_s(tokens)
-    all_s = prompts * one_s
     return all_s - min(silent_s, one_s) + max(silent_s - running_s - all_s, 0.0)
 
 

@@ -6,7 +6,7 @@ and of the holders are looked at, since nothing but the transfer depends on both
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from router.core.policy import draw
@@ -31,21 +31,21 @@ class PairBill:
         candidates: workers of the lowest cost that are looked at on each side.
     """
 
-    __slots__ = ("_decode_costs", "_prefill_costs", "decode", "pairs", "prefill")
+    __slots__ = ("decode", "pairs", "prefill")
 
     def __init__(self, prefill: Bill, decode: Bill, candidates: int) -> None:
         self.prefill, self.decode = prefill, decode
-        self._prefill_costs, self._decode_costs = prefill.costs(), decode.costs()
         self.pairs = list(self._pairs(candidates))
 
     def _pairs(self, candidates: int) -> Iterator[Pair]:
-        decodes = _restricted(self._decode_costs, self.decode.longest_holders, candidates)
-        for first in _restricted(self._prefill_costs, self.prefill.longest_holders, candidates):
-            transfers = self.decode.transfers_s(self.prefill.workers[first].name)
-            for second in decodes:
-                moved_s = transfers[second]
-                cost = self._prefill_costs[first] + moved_s + self._decode_costs[second]
-                yield Pair(first, second, moved_s, cost)
+        prefill, decode = self.prefill, self.decode
+        decodes = _restricted(decode, candidates)
+        costs = [decode.cost(index) for index in decodes]
+        for first in _restricted(prefill, candidates):
+            cost_s = prefill.cost(first)
+            transfers = decode.transfers_s(prefill.workers[first].name, decodes)
+            for second, moved_s, then_s in zip(decodes, transfers, costs, strict=True):
+                yield Pair(first, second, moved_s, cost_s + moved_s + then_s)
 
     def names(self, pair: Pair) -> tuple[str, str]:
         """Prefill and decode worker of a pair."""
@@ -70,7 +70,8 @@ class PairBill:
         return tied[draw(seed, draw_sequence(request), first, len(tied))]
 
 
-def _restricted(costs: Sequence[float], holders: Sequence[int], candidates: int) -> list[int]:
-    """The cheapest, and those who hold most of the prompt, in the order in which they were offered."""
-    cheapest = sorted(range(len(costs)), key=costs.__getitem__)[:candidates]
-    return sorted({*cheapest, *sorted(holders, key=costs.__getitem__)[:candidates]})
+def _restricted(bill: Bill, candidates: int) -> list[int]:
+    """The cheapest, and the cheapest of those who hold most of the prompt, as they were offered."""
+    bounds = bill.bounds()
+    cheapest = sorted(range(len(bounds)), key=bounds.__getitem__)[:candidates]
+    return sorted({*cheapest, *sorted(bill.longest_holders, key=bounds.__getitem__)[:candidates]})
