@@ -13,6 +13,7 @@ from pathlib import Path
 
 from benchmarks import (
     decode_round,
+    joint,
     micro,
     mock_lag,
     parity,
@@ -38,8 +39,8 @@ def decisions(*, quick: bool) -> list[Verdict]:
 
 
 def prefixes(*, quick: bool) -> list[Verdict]:
-    """One decision of every policy that follows prefixes."""
-    return prefix_policies.measure(quick=quick)
+    """One decision of every policy that follows prefixes, and of both ends of a request."""
+    return [*prefix_policies.measure(quick=quick), *joint.measure(quick=quick)]
 
 
 def index(*, quick: bool) -> list[Verdict]:
