@@ -39,11 +39,12 @@ in seconds of GPU time, T_pre and step times by the worker's `step`:
   cost among those that do not hold it wins, reason `replicate`. From then on E2 splits its requests by load.
 - Both copy a key portion at most once in `copy_interval_s`, so that the first copy takes effect before the
   next is made.
-- Explore otherwise: the lowest cost of all, reason `explore`; `overflow` when there were holders but the
-  guard held all of them. With `pairing` on, only workers of role both whose decode seconds are above
-  `decode_share` of L and whose KV is used below `kv_share` are compared, if there are any, reason `pair`:
-  their compute idles. Prompts that miss more than 2 × `chunk_tokens` there are not paired, since they would
-  hold up those decodes.
+- Explore otherwise: the lowest cost of those that are no further ahead than a quarter of the guard, for
+  nothing is to be had at a busier worker, and what runs now is truer than what was sent. Reason `explore`;
+  `overflow` when there were holders but the guard held all of them. With `pairing` on, only workers of role
+  both whose decode seconds are above `decode_share` of L and whose KV is used below `kv_share` are compared,
+  if there are any (those hardly ahead before others), reason `pair`: their compute idles. Prompts that miss
+  more than 2 × `chunk_tokens` there are not paired, since they would hold up those decodes.
 - Ties by hash.
 
 The paper's code also waits for 50 requests per worker before it rebalances; this policy does not.
@@ -80,7 +81,7 @@ goes first. `local_queue: off` of the pool sends everything at once.
 **Not when** outputs are long against prompts, where the choice hardly matters, or traffic comes in bursts
 much shorter than the window: it balances what was sent, not what waits. `cache_aware` then does as well.
 Nor where workers come and go: one that comes back catches up on what the others were sent meanwhile, and so
-runs more than they do for a while, within the guard.
+runs some more than they do for a while.
 
 **Absent data.** No prompt or no index: nothing is cached, and the lowest cost wins, reason `no_prompt`.
 `step` None at one candidate: the prior of `least_work` for all. `kv_capacity_tokens` None: M = 0, and no
@@ -110,6 +111,8 @@ from router.policies.preble_window import Dispatch, Window
 from router.policies.spec import PolicySpec, number, whole, word
 from router.policies.table import drawn_table, request_terms
 
+_NEAR = 1 / 4
+"""Of the guard: how far ahead a worker may be that explores."""
 _COPIES = frozenset({"rebalance", "replicate"})
 
 
@@ -138,6 +141,7 @@ class _Question:
     Attributes:
         held: tokens of its prompt at each worker.
         open: indices of the workers within the guard, never none.
+        near: those of them that are hardly ahead of the least loaded, never none.
     """
 
     request: Request
@@ -145,6 +149,7 @@ class _Question:
     held: Sequence[int]
     missed: Sequence[int]
     open: Sequence[int]
+    near: Sequence[int]
     bill: Bill
     now: float
 
@@ -217,12 +222,12 @@ class Preble(FollowsPrefixes):
             holders = [index for index in question.open if question.held[index] >= enough]
             if holders:
                 return question, self._exploit(question, holders, portion)
-            return question, self._explore(question, question.open, "overflow")
+            return question, self._explore(question, question.near, "overflow")
         paired = self._decoding(question)
         if paired:
             return question, self._explore(question, paired, "pair")
         reason = "no_prompt" if self.prefixes is None or request.key is None else "explore"
-        return question, self._explore(question, question.open, reason)
+        return question, self._explore(question, question.near, reason)
 
     def _known(self, request: Request) -> tuple[Match, Portion | None]:
         return self.matched(request), None if self.prefixes is None else self.prefixes.portion(request)
@@ -235,12 +240,16 @@ class Preble(FollowsPrefixes):
         missed = [match.prompt_tokens - n for n in held]
         loads = request_loads(workers)
         highest = highest_load(loads, params.balance_abs_threshold, params.balance_rel_threshold)
+        nearly = highest_load(
+            loads, params.balance_abs_threshold * _NEAR, 1 + (params.balance_rel_threshold - 1) * _NEAR
+        )
         return _Question(
             request=request,
             workers=workers,
             held=held,
             missed=missed,
             open=[index for index, load in enumerate(loads) if load <= highest],
+            near=[index for index, load in enumerate(loads) if load <= nearly],
             bill=Bill(self.window, self.charge, workers, missed, now),
             now=now,
         )
@@ -298,13 +307,14 @@ class Preble(FollowsPrefixes):
         if params.pairing == "off":
             return []
         longest = 2 * params.chunk_tokens
-        return [
+        paired = [
             index
             for index in question.open
             if question.missed[index] <= longest
             and question.bill.decode_share(index) > params.decode_share
             and _has_room(question.workers[index], params.kv_share)
         ]
+        return [index for index in paired if index in question.near] or paired
 
     # --- learning ------------------------------------------------------------------------------------
 
