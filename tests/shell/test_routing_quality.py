@@ -15,7 +15,7 @@ HITS = {"A": 0.92, "B": 0.70, "C": 0.92, "D": 0.0}
 REQUESTS = {"A": 100, "B": 200, "C": 200, "D": 100}
 
 
-@pytest.mark.parametrize("policy", ["cache_aware", "preble"])
+@pytest.mark.parametrize("policy", ["cache_aware", "joint", "preble"])
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_no_worker_is_far_above_the_mean_and_what_is_cached_is_found(policy: str, scenario: str) -> None:
     bounds, found = SCENARIOS[scenario], quality(scenario, REQUESTS[scenario], policy=policy)
