@@ -10,8 +10,8 @@ a weight.
 `handover`; what each worker is believed to hold of it and where its key portion ends, by the prefix index of
 the pool; `step`, `transfers`, `capacity`, `warmup`, `sequences`, `queued_tokens`, `kv_tokens`,
 `remaining_tokens`, `free_slots`, `kv_capacity_tokens`, `barrier_peers`, `stats.waiting` of each worker; and
-what this policy has seen of its own requests: which show no output yet, how long their answers were, how
-often their key portions were asked for within a minute.
+what this policy has seen of its own requests: which show no output yet, how long their answers were, and how
+often their key portions were asked for in the last seconds.
 
 **Formula.** cost(w) = decode + (the sum of the other terms) × warmup, in seconds. With s prompt tokens of
 which h are held by w, k sequences of o output tokens, n sequences at w, and a step of b + c × n + a × KV:
@@ -24,7 +24,7 @@ which h are held by w, k sequences of o output tokens, n sequences at w, and a s
   how much later than all of this its first output is already: an engine that hangs is left alone after a
   moment, whatever was measured of it.
 - transfer = of the s − h tokens from the worker that prefilled them.
-- decode = o × b.
+- decode = o × b. Answers are expected to be as long as those to the same key portion, else to requests alike.
 - company = o × (c × n + a × KV + growth), growth = c × k + a × (s + k × o / 2).
 - slowdown = growth × min(tokens that the residents still write, n × o).
 - overflow, in place of slowdown, in a barrier group of N sequences: N × (its step after − the slowest step of
@@ -70,9 +70,9 @@ per pick as those.
 **Absent data.** `step` None at one candidate: the prior of `least_work` over capacity for all, and the reason
 begins with `uncalibrated:`. No prompt or no index: nothing is held. `transfers` of none measured: 0; of some:
 the mean of those for the others. `kv_capacity_tokens` or `free_slots` None: never crowded, nothing evicted.
-`deadline` None: never late. Answers that come in one piece
-do not show when their prefill is over: they are taken to be prefilled one after the other, as fast as the
-coefficients say. `barrier_group` None: the worker steps alone.
+`deadline` None: never late. `barrier_group` None: the worker steps alone. Answers that come in one piece do
+not show when their prefill is over: they are taken to be prefilled one after the other, as fast as the
+coefficients say, and a worker that hangs with them is noticed only by how many it has.
 """
 
 from __future__ import annotations
