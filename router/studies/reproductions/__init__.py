@@ -1,0 +1,1 @@
+"""The published experiments that the policies come from, run again with ours."""
