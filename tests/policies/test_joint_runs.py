@@ -12,10 +12,19 @@ import pytest
 
 from router.core.binding import Mode
 from router.studies.metrics import RunFigures, figures
-from router.studies.setups import SETUPS, Choosing, balanceroute, without_calibration
+from router.studies.setups import SETUPS, Choosing, balanceroute
 from router.studies.simulation.fleet import FleetPlan
 from router.studies.simulation.run import Simulation
 from router.studies.workloads import WORKLOADS
+
+
+def without_calibration(plan: FleetPlan) -> FleetPlan:
+    """The same fleet before a router that was told no coefficients."""
+    pools = tuple(
+        replace(pool, workers=tuple(replace(worker, calibrated=None) for worker in pool.workers))
+        for pool in plan.pools
+    )
+    return replace(plan, pools=pools)
 
 
 @cache
