@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from router.cli.parser import Subparsers
 
 REFUSALS: Final = (
-    UsageError, SettingsError, PolicyError, TraceError, CalibrationFileError, ScenarioError, ValueError,
+    UsageError, SettingsError, PolicyError, TraceError, CalibrationFileError, ScenarioError,
 )  # fmt: skip
 """What files and flags can be refused with; exit code 2."""
 

@@ -16,6 +16,20 @@ from router.settings.section import FilePath, Section
 Process = Literal["own", "poisson", "gamma", "bursts", "trace", "saturated"]
 
 
+class TroubleSettings(Section):
+    """Something that happens to a worker while calls come."""
+
+    at_s: Annotated[float, Field(ge=0, le=10_000_000)]
+    """When, from the first second of the run."""
+    worker: str
+    """Name of the worker; of a data-parallel rank, all of its group are meant."""
+    what: Literal["crash", "restart", "freeze", "thaw", "slow"]
+    """`crash`: its work is lost and its port refuses; `restart`: it is back with an empty cache; `freeze`: it
+    takes requests and does nothing, until `thaw`; `slow`: its steps take `factor` times as long."""
+    factor: Annotated[float, Field(gt=0, le=1000)] = 1.0
+    """With `slow`: how many times longer a step lasts; 1 is normal again."""
+
+
 class WorkloadSettings(Section):
     """Calls that `pointsman simulate` runs through the pools; `pointsman serve` does not look at it. A file
     with this section is a scenario."""
@@ -37,6 +51,8 @@ class WorkloadSettings(Section):
     """With `gamma`: coefficient of variation of the gaps. 1 is Poisson, more comes in clumps; null: 2."""
     arrivals_file: FilePath | None = None
     """With `trace`: the trace whose times are taken."""
+    troubles: tuple[TroubleSettings, ...] = ()
+    """What happens to workers meanwhile."""
 
     def problems(self) -> Iterator[str]:
         """What cannot hold together, one sentence each."""

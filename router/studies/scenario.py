@@ -7,7 +7,7 @@ which takes any fleet: here one becomes the other.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -20,12 +20,13 @@ from router.policies import POLICIES
 from router.settings import Pair, PoolSettings, Settings, WorkerSettings, read_workers_file
 from router.settings.calibration_file import CalibrationFile, read_calibration
 from router.settings.limits import MAX_IN_FLIGHT
+from router.settings.refusals import closest
 from router.studies.metrics import Slo
 from router.studies.scenario_engines import Machine, ScenarioError, machine_of, transfer_link
 from router.studies.scenario_load import Load
 from router.studies.setups import Choosing
 from router.studies.simulation.call import Call
-from router.studies.simulation.fleet import Delays, FleetPlan, PoolPlan, SplitPlan, WorkerPlan
+from router.studies.simulation.fleet import Delays, FleetPlan, PoolPlan, SplitPlan, Trouble, WorkerPlan
 from router.studies.workloads import WorkloadStatistics, describe
 
 __all__ = ["Scenario", "ScenarioError", "scenario_of"]
@@ -130,6 +131,7 @@ def scenario_of(settings: Settings, name: str, load: Load) -> Scenario:
         model=next((pool.model for pool in pools.values() if pool.model), _MODEL),
         split=None if pair is None else _split_plan(settings, pair, calibration, machines[pair.decode]),
         delays=Delays(scrape_s=settings.polling.interval_s),
+        troubles=_troubles(settings, plans),
         max_queued=settings.limits.queue_size,
         max_wait_s=settings.limits.queue_timeout_s,
         in_flight=settings.limits.max_in_flight or MAX_IN_FLIGHT,
@@ -219,6 +221,21 @@ def _split_plan(
         max_transfers=pool.max_transfers_per_worker,
         concurrent=pair.connector.concurrent,
         lease_s=pair.connector.lease_s or _LEASE_S,
+    )
+
+
+def _troubles(settings: Settings, plans: Sequence[PoolPlan]) -> tuple[Trouble, ...]:
+    known = [worker.name for plan in plans for worker in plan.workers]
+    for index, trouble in enumerate(settings.workload.troubles):
+        if trouble.worker not in known:
+            near = closest(trouble.worker, known)
+            raise ScenarioError(
+                f"workload.troubles[{index}].worker is {trouble.worker!r}, which is no worker; "
+                + (f"did you mean {near}?" if near else f"known: {', '.join(known)}")
+            )
+    return tuple(
+        Trouble(trouble.at_s, trouble.worker, trouble.what, trouble.factor)
+        for trouble in settings.workload.troubles
     )
 
 

@@ -19,21 +19,28 @@ from router.studies.grid import Field, Grid, as_table
 from router.studies.traces.trace import Distribution
 
 _LATENCIES = (("TTFT ms", "ttft_s", 1e3, 0), ("TPOT ms", "tpot_s", 1e3, 1), ("e2e s", "e2e_s", 1.0, 2))
+_QUEUED = ("wait for a worker ms", "queued_s", 1e3, 0)
 _WORDS = ("mean", "p50", "p90", "p99", "max")
 
 
 def render_runs(made: Sequence[Cell], notes: Sequence[str] = ()) -> Group:
     """For a terminal."""
     return Group(
-        Text(summary(made)), *map(as_table, run_grids(made)), *(Text(f"note: {note}") for note in notes)
+        Text(f"{summary(made)}, {seeds_of(made)}"),
+        *map(as_table, run_grids(made)),
+        *(Text(f"note: {note}") for note in notes),
     )
 
 
 def summary(made: Sequence[Cell]) -> str:
     """What was run, in a line."""
     [line] = lines(made)
-    runs = "1 run" if len(made) == 1 else f"{len(made)} runs, ± half of a 95 % confidence interval"
-    return f"{line.policy}: {heading(line)}, {runs}"
+    return f"{line.policy}: {heading(line)}"
+
+
+def seeds_of(made: Sequence[Cell]) -> str:
+    """How often it was run, and what ± means."""
+    return "1 run" if len(made) == 1 else f"{len(made)} runs, ± half of a 95 % confidence interval"
 
 
 def run_grids(made: Sequence[Cell]) -> list[Grid]:
@@ -58,7 +65,7 @@ def _grids(made: Sequence[Cell]) -> Iterator[Grid]:
 
 def _all_calls(made: Sequence[Cell]) -> Grid:
     rows: list[tuple[str, list[Field]]] = []
-    for name, field, scale, digits in _LATENCIES:
+    for name, field, scale, digits in (*_LATENCIES, _QUEUED):
         found = [getattr(each.figures.latencies, field) for each in made]
         known = [each for each in found if each is not None]
         if known:
@@ -76,6 +83,13 @@ def _single(made: Sequence[Cell]) -> Iterator[tuple[str, list[float], float, int
     yield "cache hits %", [run.hit_rate for run in runs], 100.0, 1
     yield "busiest worker ×", [run.busiest for run in runs], 1.0, 2
     yield "same worker %", [run.stickiness for run in runs if run.stickiness is not None], 100.0, 1
+    yield (
+        "long over short ×",
+        [run.length_fairness for run in runs if run.length_fairness is not None],
+        1.0,
+        2,
+    )
+    yield "worst tenant ×", [run.tenant_fairness for run in runs if run.tenant_fairness is not None], 1.0, 2
     yield "output tokens/s", [run.output_tokens_per_s for run in runs], 1.0, 0
     yield "calls/s", [run.calls_per_s for run in runs], 1.0, 2
     yield "preemptions", [float(run.preemptions) for run in runs], 1.0, 0

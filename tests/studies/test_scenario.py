@@ -24,7 +24,7 @@ from router.studies.scenario import Scenario, ScenarioError, scenario_of
 from router.studies.scenario_engines import MeasuredClock
 from router.studies.scenario_load import Load
 from router.studies.setups import Choosing
-from router.studies.simulation.fleet import WorkerPlan
+from router.studies.simulation.fleet import Trouble, WorkerPlan
 
 LOAD = Load(workload="chat_short", requests=40, rate=5.0)
 ONE: dict[str, Any] = {
@@ -278,6 +278,15 @@ def test_measured_engines_of_a_pair_need_measured_transfers(tmp_path: Path) -> N
     split = made(tree).fleet.split
     assert split is not None
     assert split.link.seconds(10) == pytest.approx(0.01 + 160e-6)
+
+
+def test_troubles_happen_to_workers_that_are_there() -> None:
+    crash = {"at_s": 3, "worker": "a:9002", "what": "crash"}
+    scenario = made(ONE, workload={"name": "chat_short", "rate": 5, "troubles": [crash]})
+    assert scenario.fleet.troubles == (Trouble(3.0, "a:9002", "crash"),)
+    wrong = {**crash, "worker": "a:9003"}
+    with pytest.raises(ScenarioError, match=r"troubles\[0\].worker is 'a:9003', which is no worker; did you"):
+        made(ONE, workload={"name": "chat_short", "rate": 5, "troubles": [wrong]})
 
 
 # --- loads ----------------------------------------------------------------------------------------------

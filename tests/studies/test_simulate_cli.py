@@ -94,6 +94,17 @@ def test_barrier_groups_have_figures_and_loads_of_bounded_size(
     assert "KV tokens in use at each worker over time" in page.read_text()
 
 
+def test_a_worker_that_crashes_loses_its_calls_to_the_others(file: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.json"
+    trouble = "seeds: 1, troubles: [{at_s: 2, worker: 'a:9002', what: crash}]"
+    file.write_text(SCENARIO.replace("seeds: 2", trouble))
+    assert simulate(file, "--jobs", "1", "--json", out) == 0
+    [cell] = json.loads(out.read_text())["cells"]
+    workers = cell["breakdown"]["workers"]
+    assert workers["a:9002"]["calls"] < min(workers["a:9001"]["calls"], workers["a:9003"]["calls"]) / 2
+    assert cell["figures"]["answered"] >= 58
+
+
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [

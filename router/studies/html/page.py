@@ -13,6 +13,7 @@ from router.studies.grid import Field, Grid
 from router.studies.html.plots import Plot, Styles
 from router.studies.html.style import STYLES, page_style, plot_style
 
+_LEGEND_LEFT, _LEGEND_WIDTH, _LEGEND_ROW = 46, 124, 18
 _WORDS = {1: "worse", -1: "better"}
 
 
@@ -84,19 +85,21 @@ def keys(styles: Styles) -> str:
 
 def standalone(svg: str, names: Sequence[str] = ()) -> str:
     """A plot as a file of its own, with its style, and with names below where lines have several."""
-    legend = "".join(
-        f'<g class="s s{index % STYLES}"><path d="M{12 + 160 * (index % 4)} {8 + 18 * (index // 4)}h22"/></g>'
-        f'<text x="{40 + 160 * (index % 4)}" y="{12 + 18 * (index // 4)}">{escape(name)}</text>'
-        for index, name in enumerate(names)
-    )
     head, _, rest = svg.partition(">")
     box = head.partition('viewBox="0 0 ')[2].partition('"')[0]
     width, height = (int(word) for word in box.split())
-    below = 8 + 18 * (-(-len(names) // 4)) if names else 0
+    columns = max(1, (width - _LEGEND_LEFT) // _LEGEND_WIDTH)
+    places = [(_LEGEND_WIDTH * (i % columns), _LEGEND_ROW * (i // columns)) for i in range(len(names))]
+    legend = "".join(
+        f'<g class="s s{index % STYLES}"><path d="M{x} {y + 8}h22"/></g>'
+        f'<text x="{x + 28}" y="{y + 12}">{escape(name)}</text>'
+        for index, (name, (x, y)) in enumerate(zip(names, places, strict=True))
+    )
+    below = 8 + _LEGEND_ROW * -(-len(names) // columns) if names else 0
     head = head.replace(f"0 0 {box}", f"0 0 {width} {height + below}", 1)
     inner = rest.removesuffix("</svg>")
     return (
         f'{head} width="{width}" height="{height + below}"><style>{plot_style()}</style>'
         f'<rect class="paper" width="100%" height="100%"/>{inner}'
-        f'<g transform="translate(46 {height})">{legend}</g></svg>\n'
+        f'<g transform="translate({_LEGEND_LEFT} {height})">{legend}</g></svg>\n'
     )

@@ -172,7 +172,7 @@ def _over(unit: str, made: Sequence[Line], styles: Styles, where: Where, figure:
     values = [value for each in series for _, value in each.points]
     if values:
         y = shares(figure.unit) if figure.is_share else by_factors(figure.unit, values)
-        x = from_zero(unit, [at for each in series for at, _ in each.points])
+        x = around(unit, [at for each in series for at, _ in each.points])
         yield Plot(figure.title, f"over {unit}", lines(series, x, y, f"{figure.title} over {unit}"))
 
 

@@ -26,7 +26,7 @@ from router.studies.html.plots import (
 from router.studies.html.svg import Series
 from router.studies.html.svg import lines as drawn
 from router.studies.saturate import Saturation
-from router.studies.simulate_table import run_grids, summary
+from router.studies.simulate_table import run_grids, seeds_of, summary
 from router.studies.workload_table import workload_grid
 from router.studies.workloads import WorkloadStatistics
 
@@ -109,7 +109,8 @@ def one_scenario(
 ) -> str:
     """One policy on one scenario, in all its figures."""
     styles = styles_of([made[0].policy])
-    body = [*map(note, notes), table(workload_grid(calls)), *map(table, run_grids(made))]
+    body = [note(f"Means of {seeds_of(made)}."), *map(note, notes), table(workload_grid(calls))]
+    body += map(table, run_grids(made))
     body += [plots(distributions(made, styles)), *_loads(made, styles)]
     return page(summary(made), _facts(made), body)
 

@@ -48,7 +48,8 @@ td small { color: var(--soft); }
 .plots { display: grid; grid-template-columns: repeat(auto-fit, minmax(22rem, 1fr)); gap: 1rem;
   align-items: start; margin-bottom: 1rem; }
 .small { grid-template-columns: repeat(auto-fill, minmax(15rem, 1fr)); }
-figure { margin: 0; padding: .75rem; border: 1px solid var(--line); border-radius: 6px; min-width: 0; }
+figure { margin: 0; padding: .75rem; border: 1px solid var(--line); border-radius: 6px; }
+figure { min-width: 0; max-width: 42rem; }
 figcaption { font-weight: 600; margin-bottom: .35rem; }
 figcaption small { font-weight: 400; color: var(--soft); }
 .keys { display: flex; flex-wrap: wrap; gap: .25rem 1.1rem; margin: .75rem 0; padding: 0; list-style: none; }
