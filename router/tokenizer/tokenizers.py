@@ -12,6 +12,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass
+from functools import partial
 
 from router.core.body_text import PromptSize
 from router.core.prompt_key import PromptKey
@@ -31,7 +32,7 @@ class TokenizerBounds:
 
     Attributes:
         max_bytes: of text; a longer prompt is keyed as text.
-        max_waiting: prompts at the threads at once.
+        max_waiting: prompts at the threads at once, those that nobody waits for any more included.
         timeout_s: for one prompt, waiting for a thread included.
     """
 
@@ -42,6 +43,22 @@ class TokenizerBounds:
 
 Told = Callable[[str, str, float], None]
 """(pool, outcome, seconds) of each prompt."""
+
+
+class _Work:
+    """One prompt at the threads. What is abandoned is passed over there, and counts until then: a thread that
+    hangs must not let a queue grow behind it."""
+
+    __slots__ = ("_make", "abandoned")
+
+    def __init__(self, make: Callable[[], tuple[int, ...]]) -> None:
+        self._make = make
+        self.abandoned = False
+
+    def __call__(self) -> tuple[int, ...]:
+        if self.abandoned:
+            raise NotRendered("nobody waits for it any more")
+        return self._make()
 
 
 class Tokenizers:
@@ -106,18 +123,20 @@ class Tokenizers:
             return "too_long", None
         if self._working >= bounds.max_waiting:
             return "busy", None
-        make = self._by_pool[pool].ids
-        work = asyncio.wrap_future(self._threads.submit(make, api, key.fields()))
+        work = _Work(partial(self._by_pool[pool].ids, api, key.fields()))
+        made = asyncio.wrap_future(self._threads.submit(work))
         self._working += 1
-        work.add_done_callback(self._done)
+        made.add_done_callback(self._done)
         try:
             async with asyncio.timeout(bounds.timeout_s):
-                return "tokenized", await work
+                return "tokenized", await asyncio.shield(made)
         except NotRendered as error:
             log.debug("a prompt for pool %s is keyed as text: %s", pool, error)
             return "not_rendered", None
         except TimeoutError:
             return "timeout", None
+        finally:
+            work.abandoned = True
 
     def _done(self, _: object) -> None:
         self._working -= 1

@@ -20,8 +20,12 @@ from tests.tokenizer.threads import Threads
 class Letters:
     """An id per letter of the prompt; refuses what begins with a question mark."""
 
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
     def ids(self, api: Api, fields: dict[str, bytes]) -> tuple[int, ...]:
         prompt = json.loads(bytes(fields["prompt"]))
+        self.asked.append(prompt)
         if prompt.startswith("?"):
             raise NotRendered("a question")
         return tuple(map(ord, prompt))
@@ -38,8 +42,9 @@ class Stage:
     def __init__(self, threads: Threads | None = None, **bounds: Any) -> None:
         self.threads = threads or Threads()
         self.told: list[tuple[str, str]] = []
+        self.letters = Letters()
         self.tokenizers = Tokenizers(
-            {"p": cast(Tokenizer, Letters())},
+            {"p": cast(Tokenizer, self.letters)},
             self.threads,
             TokenizerBounds(**bounds),
             lambda: asyncio.get_running_loop().time(),
@@ -93,8 +98,9 @@ def test_no_request_waits_longer_than_its_time() -> None:
         assert await stage.ids("ab") is None
         assert asyncio.get_running_loop().time() - began == 1.0
         assert stage.told == [("p", "timeout")]
+        assert "1 prompts" in repr(stage.tokenizers)
         stage.threads.go()
-        await asyncio.sleep(0)
+        await asyncio.sleep(0.1)
         assert "0 prompts" in repr(stage.tokenizers)
 
     run(main())
@@ -113,14 +119,21 @@ def test_no_more_prompts_wait_than_may() -> None:
     run(main())
 
 
-def test_a_client_that_leaves_frees_its_place() -> None:
+def test_a_client_that_leaves_frees_its_place_once_a_thread_has_passed_it_over() -> None:
+    """Threads that hang would otherwise have a queue without end before them."""
+
     async def main() -> None:
         stage = Stage(Threads(at_once=False), max_waiting=1)
         asked = asyncio.ensure_future(stage.ids("ab"))
         await asyncio.sleep(0)
         asked.cancel()
         await asyncio.gather(asked, return_exceptions=True)
+        assert await stage.ids("cd") is None
+        assert stage.told == [("p", "busy")]
+        stage.threads.go()
+        await asyncio.sleep(0.1)
         assert "0 prompts" in repr(stage.tokenizers)
+        assert stage.letters.asked == []
         stage.tokenizers.close()
         assert stage.threads.down
 
