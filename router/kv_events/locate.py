@@ -94,7 +94,8 @@ class Locator:
                 try:
                     return read(body, member.origin.host)
                 except ValueError as error:
-                    log.warning("worker %s: %s", member.name, error)
+                    if self.place(member.name) is not Place.NOWHERE:  # it is asked again, and told once
+                        log.warning("worker %s: %s", member.name, error)
                     place = Place.NOWHERE
                     break
             if status not in _NO_ROUTE:
