@@ -20,7 +20,8 @@ _NORMAL = 1.960
 
 
 class Estimate(msgspec.Struct, frozen=True):
-    """A mean with the half width of its 95 % confidence interval; None with fewer than two values."""
+    """A mean with the half width of its 95 % confidence interval; None with fewer than two values, or where
+    one of them is not finite."""
 
     mean: float
     half: float | None
@@ -41,6 +42,8 @@ def estimate(values: Sequence[float]) -> Estimate:
     if not values:
         raise ValueError("no values, so no mean")
     count = len(values)
+    if not all(map(math.isfinite, values)):
+        return Estimate(sum(values) / count, None)
     mean = math.fsum(values) / count
     if count < 2:
         return Estimate(mean, None)

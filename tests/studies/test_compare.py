@@ -171,6 +171,14 @@ def test_an_interval_by_hand() -> None:
         estimate([])
 
 
+def test_what_has_no_end_is_no_certain_difference() -> None:
+    """A policy that answers nothing has infinite latencies."""
+    nothing = [math.inf, math.inf]
+    for made in (estimate(nothing), paired(nothing, [1.0, 2.0]), paired(nothing, nothing)):
+        assert (made.half, made.certain_sign) == (None, 0)
+    assert paired([math.inf, 1.0], [1.0, math.inf]).certain_sign == 0
+
+
 @pytest.mark.parametrize("setup", [name for name, setup in SETUPS.items() if not setup.plain])
 def test_the_coefficients_that_a_router_is_told_are_those_of_the_clock(setup: str) -> None:
     fleet = SETUPS[setup].plan(Choosing(policy="least_requests"))
