@@ -9,10 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 
 from engines.model.kv_cache import blocks_for
-from engines.model.roofline import StepClock, StepLoad
 from engines.model.scheduler import Scheduler
 from engines.model.sequence import Sequence as Running
 
@@ -30,20 +28,6 @@ class Span:
     steps: int
     sequences: tuple[Running, ...]
     kv_tokens: int
-
-    def durations_s(self, clock: StepClock) -> list[float]:
-        """Engine seconds of each step."""
-        count = len(self.sequences)
-        load = StepLoad(decode_sequences=count, decode_kv_tokens=self.kv_tokens)
-        durations = []
-        for _ in range(self.steps):
-            durations.append(clock.step_from_totals(load))
-            load.decode_kv_tokens += count
-        return durations
-
-    def ends_s(self, clock: StepClock, now: float) -> list[float]:
-        """When each step ends, if the first begins now."""
-        return list(accumulate(self.durations_s(clock), initial=now))[1:]
 
 
 def plan_span(scheduler: Scheduler, most: int) -> Span | None:

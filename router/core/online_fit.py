@@ -160,10 +160,6 @@ class LinearFit:
         xx, _, _, yy, _, zz = self._covariance
         return (math.sqrt(xx), math.sqrt(yy), math.sqrt(zz))
 
-    def error_of(self, x: Vector) -> float:
-        """One standard error of `predict`, before the noise of a single sample."""
-        return math.sqrt(quadratic(self._covariance, x))
-
     @property
     def noise(self) -> float:
         """Standard deviation of a sample over its prediction."""

@@ -64,14 +64,6 @@ class SurvivalCurve:
         alive = 1.0 - self._ended[low]
         return (self._ended[high] - self._ended[low]) / alive if high > low else 0.0
 
-    def mean_rest(self, written: int, steps: int) -> float | None:
-        """E[rest | ends within `steps` more]; None when nothing seen does."""
-        low, high = self._range(written, steps)
-        if high == low:
-            return None
-        ending = self._ended[high] - self._ended[low]
-        return (self._moment[high] - self._moment[low]) / ending - written
-
     def expected_steps(self, written: int, steps: int) -> float:
         """E[min(rest, steps) | still runs after `written`] = (1 − p) steps + p × mean rest, in [0, steps].
 

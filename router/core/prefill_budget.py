@@ -118,14 +118,6 @@ class PrefillBudget:
         """KV tokens known to be held there: by leases, and for hand-overs that nobody will fetch."""
         return worker.kv_tokens + self.stranded_tokens(worker.name, worker.incarnation, now)
 
-    def free_tokens(self, worker: WorkerView, now: float) -> int | None:
-        """KV tokens left below the high mark, None when the capacity is unknown."""
-        capacity = worker.kv_capacity_tokens
-        if capacity is None:
-            return None
-        used = (self.usage(worker, now) or 0.0) * capacity
-        return max(int(self.settings.high * capacity - used), 0)
-
     # --- stranded hand-overs -----------------------------------------------------------------------------
 
     def strand(self, worker: str, incarnation: int, tokens: int, until: float) -> Strand:

@@ -77,13 +77,6 @@ class KvEventListeners:
             self._supervisor.stop(_task(worker))
             watched[0].index.stream(worker, TrustSignal.SILENT)
 
-    def renew(self, worker: str) -> None:
-        """A worker has a new incarnation, which the index knows already: it is followed from its beginning.
-        One not watched is ignored."""
-        watched = self._watched.get(worker)
-        if watched is not None:
-            self.watch(watched[0])
-
     def counters(self, worker: str) -> KvEventCounters | None:
         """What happened on its stream, None when it is not watched."""
         watched = self._watched.get(worker)

@@ -124,7 +124,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
             return made.natural_rate
         rate = setup.rates.get(workload)
         if rate is None:
-            raise ValueError(f"no rate is known for {workload} on {self.setup}: say one")
+            raise ValueError(f"no rate is known for {workload} on {setup.name}: say one")
         return rate if workers is None else rate * workers / natural_size(setup)
 
 

@@ -7,7 +7,7 @@ whatever fleet it gets.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from engines.model.engine import EngineConfig
 from engines.model.handover import TransferLink
@@ -47,7 +47,8 @@ class Setup:
         plan: the fleet under a policy.
         targets: of each class of service.
         rates: calls per second at which round robin is about to collapse, by workload, as `pointsman
-            saturate` finds it; the levels of a comparison are shares of it.
+            saturate` finds it.
+        plain: its workers are plain servers instead of engines.
     """
 
     name: str
@@ -250,12 +251,3 @@ AGENTS_A100 = Setup(
 SETUPS: dict[str, Setup] = {
     setup.name: setup for setup in (CLASSIC_16, PREBLE_A6000, CALIBRATED_A40, BALANCEROUTE_8, AGENTS_A100)
 }
-
-
-def without_calibration(plan: FleetPlan) -> FleetPlan:
-    """The same fleet before a router that was told no coefficients."""
-    pools = tuple(
-        replace(pool, workers=tuple(replace(worker, calibrated=None) for worker in pool.workers))
-        for pool in plan.pools
-    )
-    return replace(plan, pools=pools)

@@ -99,7 +99,6 @@ def test_what_always_grows_together_is_told_by_wide_errors() -> None:
         fit.add(x, dot(truth, x) * source.gauss(1.0, 0.03), KEEP)
     typical = (1.0, 25.0, 25_000.0)
     assert fit.predict(typical) == pytest.approx(dot(truth, typical), rel=0.02)
-    assert fit.error_of(typical) < 0.01 * fit.predict(typical)
     assert fit.errors[1] * 25 > 0.1 * fit.predict(typical)
     assert fit.errors[2] * 25_000 > 0.1 * fit.predict(typical)
 

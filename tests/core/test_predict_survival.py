@@ -16,20 +16,17 @@ lengths = st.lists(st.integers(1, 3_000), min_size=1, max_size=60)
 def test_by_hand_at_the_beginning() -> None:
     """Of five, three end within 30: 10, 20, 20."""
     assert HAND.finishing(0, 30) == pytest.approx(3 / 5)
-    assert HAND.mean_rest(0, 30) == pytest.approx(50 / 3)
     assert HAND.expected_steps(0, 30) == pytest.approx(2 / 5 * 30 + 3 / 5 * 50 / 3)
 
 
 def test_by_hand_in_the_middle() -> None:
     """After 20 two are left, of which one ends within 40, in 30 more."""
     assert HAND.finishing(20, 40) == pytest.approx(1 / 2)
-    assert HAND.mean_rest(20, 40) == pytest.approx(30)
     assert HAND.expected_steps(20, 40) == pytest.approx(0.5 * 40 + 0.5 * 30)
 
 
 def test_what_is_older_than_anything_seen_stays() -> None:
     assert HAND.finishing(100, 80) == 0.0
-    assert HAND.mean_rest(100, 80) is None
     assert HAND.expected_steps(100, 80) == 80.0
     assert SurvivalCurve([]).expected_steps(0, 80) == 80.0
     assert SurvivalCurve([]).mean_length() is None

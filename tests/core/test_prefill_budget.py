@@ -68,7 +68,6 @@ def test_a_stale_scrape_says_nothing() -> None:
 def test_without_a_capacity_only_the_scrape_counts() -> None:
     budget = PrefillBudget()
     assert budget.open(worker(10**9, capacity=None), 0.0)
-    assert budget.free_tokens(worker(10, capacity=None), 0.0) is None
     assert not budget.open(worker(10, usage=0.9, capacity=None), 0.0)
 
 
@@ -87,12 +86,6 @@ def test_a_prompt_beyond_the_whole_budget_passes_alone() -> None:
     assert budget.open(made, 0.0)
     hold(made, 5 * CAPACITY)
     assert not budget.open(made, 0.0)
-    assert budget.free_tokens(made, 0.0) == 0
-
-
-@pytest.mark.parametrize(("held", "usage", "free"), [(0, None, 850), (500, None, 350), (500, 0.6, 250)])
-def test_free_tokens_are_those_below_the_high_mark(held: int, usage: float | None, free: int) -> None:
-    assert PrefillBudget().free_tokens(worker(held, usage=usage), 0.0) == free
 
 
 # --- stranded hand-overs -----------------------------------------------------------------------------------

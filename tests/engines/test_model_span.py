@@ -1,5 +1,7 @@
 """A span of decode steps is nothing but its single steps: same times, tokens, blocks and cached prefixes."""
 
+from itertools import accumulate
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -7,7 +9,8 @@ from hypothesis import strategies as st
 from engines.model.engine import Engine, EngineConfig, EngineFault, Job, Output
 from engines.model.job import SCHEDULINGS, Scheduling
 from engines.model.parts import Part, PromptParts
-from engines.model.roofline import Roofline, StepTimes
+from engines.model.roofline import Roofline, StepClock, StepLoad, StepTimes
+from engines.model.span import Span
 from engines.model.specs import GPUS, MODELS
 
 AFFINE = StepTimes(
@@ -40,6 +43,16 @@ def by_steps(target: Engine, arrivals: list[Arrival], *, news: bool = False) -> 
     return seen
 
 
+def ends_of(span: Span, clock: StepClock, now: float) -> list[float]:
+    """When each step of a span ends, if the first begins now."""
+    count = len(span.sequences)
+    loads = [
+        StepLoad(decode_sequences=count, decode_kv_tokens=span.kv_tokens + count * step)
+        for step in range(span.steps)
+    ]
+    return list(accumulate(map(clock.step_from_totals, loads), initial=now))[1:]
+
+
 def by_spans(target: Engine, arrivals: list[Arrival], clock: Roofline | StepTimes, most: int) -> list[Output]:
     """The same with as many spans as there can be, cut short where a job arrives."""
     now, seen, left = 0.0, [], list(arrivals)
@@ -48,7 +61,7 @@ def by_spans(target: Engine, arrivals: list[Arrival], clock: Roofline | StepTime
             target.add(left.pop(0)[1], now)
         span = target.begin_span(most)
         if span is not None:
-            ends = span.ends_s(clock, now)
+            ends = ends_of(span, clock, now)
             if left:
                 before = sum(end < left[0][0] for end in ends)
                 ends = ends[: before + 1]
@@ -144,7 +157,7 @@ def test_a_span_ends_where_the_first_sequence_does() -> None:
     span = target.begin_span(1_000)
     assert span is not None
     assert span.steps == 8
-    outputs = target.end_span(span, span.ends_s(AFFINE, 1.0))
+    outputs = target.end_span(span, ends_of(span, AFFINE, 1.0))
     assert [output.finish_reason for output in outputs] == ["length"]
 
 

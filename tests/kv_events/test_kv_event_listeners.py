@@ -80,7 +80,6 @@ def test_a_worker_that_leaves_is_silent_and_its_line_is_closed() -> None:
         assert stage.listeners.known("one") is None
         assert all(line.closed for line in stage.engine.lines)
         stage.listeners.unwatch("one")
-        stage.listeners.renew("one")
         assert repr(stage.listeners) == "<KvEventListeners [0 workers]>"
 
     play(scene)
@@ -91,7 +90,7 @@ def test_a_new_incarnation_is_followed_from_its_beginning() -> None:
         stage.watch()
         await asyncio.sleep(1)
         stage.index.admit("one", 2)
-        stage.listeners.renew("one")
+        stage.watch()
         await asyncio.sleep(1)
         holder = stage.index.holder("one")
         assert holder is not None
