@@ -20,7 +20,9 @@ from router.studies.workloads.lengths import Zipf, lognormal, tokens
 
 _LONGEST = 32_000
 _TEMPLATES = 400
-_TEMPLATE_TOKENS = 24
+_TEMPLATE_TOKENS = 64
+"""As much as the router takes for the template of a prompt that has no messages."""
+_OWN_TOKENS = 16
 
 
 def azure(_count: int, chance: random.Random) -> Iterator[Call]:
@@ -47,14 +49,15 @@ def proprietary(_count: int, chance: random.Random) -> Iterator[Call]:
     number = 0
     while True:
         template = popular.draw(chance)
-        prompt = tokens(lognormal(3_197, 1.311 * 3_197, chance), 16 + _TEMPLATE_TOKENS, _LONGEST)
+        prompt = tokens(lognormal(3_197, 1.311 * 3_197, chance), 40, _LONGEST)
+        head = min(_TEMPLATE_TOKENS, prompt - _OWN_TOKENS)
         output = medians[template] * chance.lognormvariate(0.0, 0.45) / mean * 1_185
         yield Call(
             number=number,
             at=0.0,
             parts=(
-                Part(template, _TEMPLATE_TOKENS),
-                Part(_TEMPLATES + number, prompt - _TEMPLATE_TOKENS),
+                Part(template, head),
+                Part(_TEMPLATES + number, prompt - head),
             ),
             output_tokens=tokens(output, 2, 16_000),
             family="balanceroute_proprietary",
