@@ -14,6 +14,7 @@ from router.core.prefixes import PoolPrefixes
 from router.core.trust import Trust
 from router.fleet import Fleet, Member
 from router.kv_events.fleet_events import FleetEvents
+from router.kv_events.locate import Place
 from router.kv_events.reasons import Facts, why_not_exact
 from router.telemetry.prefix_gauges import PrefixPoolSample, PrefixSnapshot, PrefixWorkerSample
 
@@ -54,7 +55,8 @@ def _workers(fleet: Fleet, events: FleetEvents) -> Iterator[PrefixWorkerSample]:
 
 
 def _worker(member: Member, prefixes: PoolPrefixes, events: FleetEvents) -> PrefixWorkerSample:
-    worker, counters = member.worker, events.counters(member.name)
+    worker, place = member.worker, events.place(member.name)
+    counters = events.counters(member.name) if place is Place.FOUND else None
     holder = prefixes.index.holder(member.name)
     text = events.counts_only(member)
     trust = prefixes.index.trust(member.name, text=text)
@@ -62,7 +64,7 @@ def _worker(member: Member, prefixes: PoolPrefixes, events: FleetEvents) -> Pref
         follows=events.follows,
         shared_address=worker.shared_address,
         deaf=events.deaf,
-        place=events.place(member.name),
+        place=place,
         known=events.known(member.name),
         full=counters is not None and counters.full > 0,
         text=text,

@@ -152,6 +152,16 @@ def test_an_engine_that_hides_its_ranks_is_not_followed() -> None:
     follow(scene, mock={"dp_size": 2})
 
 
+def test_of_an_engine_that_publishes_nothing_no_stream_is_shown() -> None:
+    async def scene(act: Live) -> None:
+        await chat(act)
+        assert (await trust(act), await reason(act)) == (1, "no_endpoint")
+        assert await act.metric("pointsman_worker_kv_events_up", worker="a") is None
+        assert await act.metric("pointsman_worker_kv_events_gaps_total", worker="a") is None
+
+    follow(scene, events=None)
+
+
 def test_an_address_that_hides_several_processes_is_judged_by_load_alone() -> None:
     async def scene(act: Live) -> None:
         await followed(act)
