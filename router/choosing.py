@@ -111,6 +111,22 @@ class Choosing:
 
     # --- changes ---------------------------------------------------------------------------------------
 
+    def check(self, pool: str, policy: str, params: Mapping[str, object]) -> None:
+        """Raises as `switch` does, and changes nothing."""
+        self._with_policy(self._dispatcher(pool), policy, params)
+
+    def _with_policy(self, dispatcher: Dispatcher, policy: str, params: Mapping[str, object]) -> Settings:
+        """The settings with another policy of a pool. Raises as `switch` does."""
+        pool = dispatcher.pool
+        try:
+            changed = with_policy(self.settings, pool.rules.name, policy, params)
+            early = changed.pools[pool.rules.name].mode is Mode.EARLY
+            if not early or POLICIES[policy].shape is Shape.BATCH:
+                _require_slots(pool, policy)
+        except SettingsError as error:
+            raise BadRequest("; ".join(error.problems)) from None
+        return changed
+
     def switch(self, pool: str, policy: str, params: Mapping[str, object]) -> dict[str, Any]:
         """Decides by another policy from now on, and returns the state of the pool. No request is lost: what
         waits goes on waiting, and leases are settled as ever.
@@ -120,15 +136,8 @@ class Choosing:
                 of that name.
         """
         dispatcher = self._dispatcher(pool)
-        try:
-            changed = with_policy(self.settings, pool, policy, params)
-            settings = changed.pools[pool]
-            if settings.mode is not Mode.EARLY or POLICIES[policy].shape is Shape.BATCH:
-                _require_slots(dispatcher.pool, policy)
-        except SettingsError as error:
-            raise BadRequest("; ".join(error.problems)) from None
-        before, self.settings = self.settings, changed
-        dispatcher.pool.use(self.build(pool), policy, settings.mode)
+        before, self.settings = self.settings, self._with_policy(dispatcher, policy, params)
+        dispatcher.pool.use(self.build(pool), policy, self.settings.pools[pool].mode)
         dispatcher.wake()
         was = before.pools[pool]
         log.info("pool %s chooses by %s %s from now on, no more by %s %s", pool, policy, dict(params),

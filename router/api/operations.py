@@ -88,6 +88,8 @@ def _bare_app() -> FastAPI:
     async def refuse_path(request: Request, error: HTTPException) -> Response:
         if error.status_code == 405:
             return error_response(MethodNotAllowed(f"{request.method} is not a method of this path."))
+        if error.status_code == 400:  # the framework gave up on the body
+            return error_response(BadRequest("The body cannot be read."))
         return error_response(path_not_found(request.url.path))
 
     return app

@@ -40,10 +40,17 @@ def add_policies(routes: APIRouter, choosing: Choosing) -> None:
 
 
 def _change(choosing: Choosing, new: NewPolicy) -> dict[str, Any]:
-    """Raises BadRequest when nothing is asked for, or when it is refused."""
+    """Raises BadRequest when nothing is asked for, when something would have no effect, or when any of it is
+    refused; then nothing is changed."""
     pool = new.pool or _only_pool(choosing)
     if new.policy is None and new.shadow_policies is None:
         raise BadRequest("Say policy, or shadow_policies, or both.")
+    if new.params and new.policy is None:
+        raise BadRequest("Say the policy that params are of; shadows have their defaults.", param="params")
+    if new.shadow_sample is not None and new.shadow_policies is None:
+        raise BadRequest("Say the shadow_policies that shadow_sample is for.", param="shadow_sample")
+    if new.policy is not None:
+        choosing.check(pool, new.policy, new.params)
     if new.shadow_policies is not None:
         state = choosing.shadow(pool, new.shadow_policies, new.shadow_sample)
     if new.policy is not None:

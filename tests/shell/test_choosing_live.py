@@ -79,6 +79,9 @@ def test_another_policy_decides_from_the_next_request_on(method: str) -> None:
         ({"policy": "balance_route_0"}, "has no slots, but its policy balance_route_0"),
         ({"policy": "random", "pool": "other"}, "No pool is named 'other'; there are: default."),
         ({"policy": "random", "colour": 1}, "colour"),
+        ({"policy": "random", "shadow_sample": 0.2}, "Say the shadow_policies that shadow_sample is for"),
+        ({"policy": "preble", "params": {"window_s": 10**400}}, "allowed: a number from 1 to 3,600"),
+        ({"policy": "\ud800"}, "half of a surrogate pair"),
         ({}, "policy"),
     ],
 )
@@ -250,6 +253,9 @@ def test_no_word_of_a_question_is_logged_or_told(caplog: pytest.LogCaptureFixtur
         ({"path": "/v1/audio/transcriptions", "body": ASK}, 400, "JSON body"),
         ({**ASK, "model": "unheard-of"}, 404, "unheard-of"),
         ({"body": ASK, "policy": "nonsense"}, 400, "allowed here"),
+        ({"body": ASK, "policy": "\ud800"}, 400, "half of a surrogate pair"),
+        ({**ASK, "user": "\udfff"}, 400, "half of a surrogate pair"),
+        (b'{"model": "m", "messages": ' + b"[" * 9_000 + b"]" * 9_000 + b"}", 400, "nested too deeply"),
     ],
 )
 def test_a_question_that_is_none_is_refused(body: Any, status: int, words: str) -> None:
@@ -346,6 +352,9 @@ def test_shadows_are_changed_while_requests_run() -> None:
         ({"shadow_policies": ["randm"]}, "did you mean random?"),
         ({"shadow_policies": ["random"] * 2}, "at most 4 different policies"),
         ({"shadow_policies": ["random"], "shadow_sample": 2}, "between 0 and 1"),
+        ({"shadow_policies": ["random"], "policy": "preblle"}, "did you mean preble?"),
+        ({"shadow_policies": ["random"], "policy": "balance_route_0"}, "has no slots"),
+        ({"shadow_policies": ["random"], "params": {"load": "tokens"}}, "Say the policy that params are of"),
     ],
 )
 def test_shadows_that_cannot_be_are_refused(body: Any, words: str) -> None:
