@@ -190,12 +190,17 @@ def lax_true(value: object) -> bool:
     return isinstance(value, int | float) and value == 1
 
 
+MAX_COUNT = 1 << 40
+"""A larger count is taken for this one: no engine reaches it, and sums of such counts are doubles still."""
+
+
 def lax_count(value: object) -> int | None:
-    """A positive whole number, given as an integer or as a float without fraction; None for all else."""
+    """A positive whole number, given as an integer or as a float without fraction, MAX_COUNT at most; None
+    for all else."""
     if type(value) is int:
-        return value if value > 0 else None
+        return min(value, MAX_COUNT) if value > 0 else None
     if isinstance(value, float) and value.is_integer() and value > 0:
-        return int(value)
+        return int(min(value, MAX_COUNT))
     return None
 
 

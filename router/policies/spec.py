@@ -47,7 +47,8 @@ class Bounds:
             return value in self.words
         if isinstance(value, bool) or not isinstance(value, int if self.whole else (int, float)):
             return False
-        return math.isfinite(value) and self.low <= value <= self.high
+        # An integer may be larger than any double, and is compared without becoming one.
+        return (isinstance(value, int) or math.isfinite(value)) and self.low <= value <= self.high
 
 
 def whole(default: int, low: int, high: int) -> Any:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from router.core.body import MAX_SEQUENCES, Body, edit_body, parse_body
-from router.core.body_fields import CONTROL_FIELDS, Fields
+from router.core.body_fields import CONTROL_FIELDS, MAX_COUNT, Fields
 from router.core.errors import BadRequest
 from router.core.request import Api
 
@@ -142,6 +142,8 @@ def test_a_name_with_escapes_is_the_same_name() -> None:
         (Api.CHAT, {"max_tokens": True}, None),
         (Api.CHAT, {"max_tokens": -1}, None),
         (Api.CHAT, {"max_tokens": "9"}, None),
+        (Api.CHAT, {"max_tokens": 10**400}, MAX_COUNT),
+        (Api.CHAT, {"max_tokens": 1e300}, MAX_COUNT),
         (Api.COMPLETIONS, {}, 16),
         (Api.COMPLETIONS, {"max_tokens": None}, None),
         (Api.COMPLETIONS, {"max_tokens": 3}, 3),
