@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -16,7 +16,7 @@ from rich.console import Console
 from router.cli import explain_table
 from router.cli.parser import COMMANDS
 from router.policies import PolicyError
-from router.telemetry.decision import Record, RoundRecord, read_decisions
+from router.telemetry.decision import DecisionRecord, Record, RoundRecord, read_decisions
 from router.telemetry.recompute import made_again
 from router.telemetry.verdicts import same_pick, verdicts_on
 
@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
             verdicts = verdicts_on(read_decisions(args.file))
             console.print(explain_table.summary(verdicts))
             return 1 if verdicts.differ else 0
-        return _one(console, list(read_decisions(args.file)), args.request_id)
+        return _one(console, read_decisions(args.file), args.request_id)
     except (OSError, ValueError) as error:
         sys.stderr.write(f"pointsman explain: {_words(error)}\n")
         return 1
@@ -66,21 +66,32 @@ def _words(error: OSError | ValueError) -> str:
     return str(error)
 
 
-def _one(console: Console, records: Sequence[Record], request_id: str) -> int:
+def _about(records: Iterable[Record], request_id: str) -> Iterator[tuple[DecisionRecord, RoundRecord | None]]:
+    """The decisions about a request, each with the round that it was made in, if that is in the file. A round
+    comes before its decisions, and its number again after a restart of the router."""
+    rounds: dict[int, RoundRecord] = {}
+    for record in records:
+        if isinstance(record, RoundRecord):
+            if any(request_id in _names(choice.id) for choice in record.choices):
+                rounds[record.number] = record
+        elif request_id in _names(record.id):
+            yield record, None if record.round is None else rounds.get(record.round)
+
+
+def _names(request_id: str) -> tuple[str, str]:
+    """What a request may be asked for by: its whole id, and the client's."""
+    return request_id, request_id.rpartition("#")[0]
+
+
+def _one(console: Console, records: Iterable[Record], request_id: str) -> int:
     """Everything about one request, by its own id or by the client's."""
-    rounds = {record.number: record for record in records if isinstance(record, RoundRecord)}
-    found = [
-        record
-        for record in records
-        if not isinstance(record, RoundRecord) and request_id in (record.id, record.id.rpartition("#")[0])
-    ]
+    found = list(_about(records, request_id))
     if not found:
         sys.stderr.write(f"pointsman explain: no decision about {request_id} is in this file\n")
         return 1
     differs = False
-    for record in found:
+    for record, made in found:
         console.print(explain_table.decision(record))
-        made = None if record.round is None else rounds.get(record.round)
         if made is not None:
             same = made_again(made) == list(made.choices)
             differs |= not same

@@ -118,15 +118,32 @@ def test_a_round_is_shown_with_who_waited_and_made_again(
     assert "Made again, it is the same." in out
 
 
-def test_a_round_that_is_another_one_again_is_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = written(tmp_path / "d", "balance_route_0", 5, slots=1, mode=Mode.LATE)
+def another(path: Path) -> Path:
+    """The same file with somebody else chosen in its first round."""
     lines = path.read_text().splitlines()
     record = json.loads(lines[1])
     made = record["choices"][0]
     made["worker"] = "a" if made["worker"] == "b" else "b"
     path.write_text("\n".join([lines[0], json.dumps(record), *lines[2:]]) + "\n")
+    return path
+
+
+def test_a_round_of_the_run_before_is_not_taken_for_that_of_this_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A router that starts appends to the file of the one before, and numbers its rounds anew."""
+    path = another(written(tmp_path / "d", "balance_route_0", 5, slots=1, mode=Mode.LATE))
+    written(path, "balance_route_0", 5, slots=1, mode=Mode.LATE)
+    assert main(["explain", str(path), "--request-id", "r0"]) == 1
+    out = capsys.readouterr().out
+    assert out.count("Made again, it is another one.") == 1
+    assert out.count("Made again, it is the same.") == 1
+
+
+def test_a_round_that_is_another_one_again_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = another(written(tmp_path / "d", "balance_route_0", 5, slots=1, mode=Mode.LATE))
     assert main(["explain", str(path)]) == 1
     assert "round 1 of pool p places others when made again" in capsys.readouterr().out
     assert main(["explain", str(path), "--request-id", "r0"]) == 1
