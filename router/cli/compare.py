@@ -8,15 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from router.cli.parser import COMMANDS
 from router.cli.study_flags import UsageError, known_workload, numbers_above_0, parsed_policy, positive
-from router.cli.study_output import (
-    add_output_flags,
-    check_outputs,
-    complain,
-    show,
-    with_bar,
-    write_json,
-    write_page,
-)
+from router.cli.study_output import add_output_flags, check_outputs, complain, hand_out, with_bar
 from router.policies import PolicyError
 from router.studies.compare import SATURATED, Plan, cells, lines
 from router.studies.compare_table import render
@@ -75,13 +67,12 @@ def run(args: argparse.Namespace) -> int:
         return complain("compare", error)
     found = statistics(tasks)
     if args.describe:
-        write_json(args.json, {"plan": plan, "workloads": found})
-        show(as_table(workload_grid(found)))
+        hand_out(args, {"plan": plan, "workloads": found}, as_table(workload_grid(found)))
         return 0
     made = with_bar(tasks, lambda told: cells(tasks, args.jobs, told))
-    write_json(args.json, {"plan": plan, "cells": made})
-    write_page(args.html, lambda: comparison("Policies compared on simulated calls", made, found))
-    show(render(lines(made)))
+    title = "Policies compared on simulated calls"
+    figures = {"plan": plan, "cells": made}
+    hand_out(args, figures, render(lines(made)), lambda: comparison(title, made, found))
     return 0
 
 

@@ -12,14 +12,7 @@ from rich.console import Console
 
 from router.cli.parser import COMMANDS
 from router.cli.study_flags import UsageError, known_workload, parsed_policy, positive
-from router.cli.study_output import (
-    add_output_flags,
-    check_outputs,
-    complain,
-    show,
-    write_json,
-    write_page,
-)
+from router.cli.study_output import add_output_flags, check_outputs, complain, hand_out
 from router.policies import PolicyError
 from router.studies.compare import Plan, Task
 from router.studies.grid import as_table
@@ -78,9 +71,9 @@ def run(args: argparse.Namespace) -> int:
     except ValueError as error:
         sys.stderr.write(f"pointsman saturate: {error}\n")
         return 1
-    write_json(args.json, msgspec.structs.asdict(found))
-    write_page(args.html, lambda: saturation(found, _facts(task, args.seeds)))
-    show(as_table(replace(saturation_grid(found), title=held(found))))
+    table = as_table(replace(saturation_grid(found), title=held(found)))
+    facts = _facts(task, args.seeds)
+    hand_out(args, msgspec.structs.asdict(found), table, lambda: saturation(found, facts))
     return 0
 
 

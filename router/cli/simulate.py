@@ -14,15 +14,7 @@ from rich.console import Group
 
 from router.cli.parser import COMMANDS
 from router.cli.study_flags import UsageError, parsed_policy, positive
-from router.cli.study_output import (
-    add_output_flags,
-    check_outputs,
-    complain,
-    show,
-    with_bar,
-    write_json,
-    write_page,
-)
+from router.cli.study_output import add_output_flags, check_outputs, complain, hand_out, with_bar
 from router.policies import PolicyError
 from router.settings import SettingsError, load
 from router.settings.calibration_file import CalibrationFileError
@@ -70,10 +62,13 @@ def run(args: argparse.Namespace) -> int:
         return complain("simulate", error)
     tasks = scenario_tasks(scenario, [choosing], [scenario.load.rate], args.seeds or scenario.load.seeds)
     made = with_bar(tasks, lambda told: scenario_cells(scenario, tasks, args.jobs, told))
-    write_json(args.json, {"scenario": scenario.name, "notes": scenario.notes, "cells": made})
     came = scenario.statistics()
-    write_page(args.html, lambda: one_scenario(made, came, scenario.notes))
-    show(Group(as_table(workload_grid(came)), render_runs(made, scenario.notes)))
+    hand_out(
+        args,
+        {"scenario": scenario.name, "notes": scenario.notes, "cells": made},
+        Group(as_table(workload_grid(came)), render_runs(made, scenario.notes)),
+        lambda: one_scenario(made, came, scenario.notes),
+    )
     return 0
 
 

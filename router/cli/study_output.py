@@ -51,11 +51,25 @@ def with_bar(tasks: Sequence[Task], run: Callable[[Told], list[Cell]]) -> list[C
         return run(told)
 
 
-def write_json(path: Path | None, content: Mapping[str, object]) -> None:
-    """Figures, each run on a line of its own. Nothing in them depends on when they were made."""
-    if path is not None:
-        members = (f"{_encoded(name)}: {_lines(value)}" for name, value in content.items())
-        path.write_text("{\n" + ",\n".join(members) + "\n}\n", encoding="utf-8")
+def hand_out(
+    args: argparse.Namespace,
+    figures: Mapping[str, object],
+    table: RenderableType,
+    page: Callable[[], str] | None = None,
+) -> None:
+    """Writes what was asked for, and prints the table, as wide as the terminal.
+
+    Args:
+        figures: for `--json`; each member of a list is a line. Nothing in them may depend on when they were
+            made.
+        page: makes what `--html` writes; None: there is no page.
+    """
+    if args.json is not None:
+        members = (f"{_encoded(name)}: {_lines(value)}" for name, value in figures.items())
+        args.json.write_text("{\n" + ",\n".join(members) + "\n}\n", encoding="utf-8")
+    if args.html is not None and page is not None:
+        args.html.write_text(page(), encoding="utf-8")
+    Console(width=None if sys.stdout.isatty() else _WIDTH).print(table)
 
 
 def _lines(value: object) -> str:
@@ -66,17 +80,6 @@ def _lines(value: object) -> str:
 
 def _encoded(value: object) -> str:
     return msgspec.json.encode(value).decode()
-
-
-def write_page(path: Path | None, made: Callable[[], str]) -> None:
-    """A page, where one was asked for."""
-    if path is not None:
-        path.write_text(made(), encoding="utf-8")
-
-
-def show(table: RenderableType) -> None:
-    """A table on stdout, as wide as the terminal."""
-    Console(width=None if sys.stdout.isatty() else _WIDTH).print(table)
 
 
 def complain(command: str, error: Exception) -> int:

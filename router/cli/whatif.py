@@ -16,15 +16,7 @@ from rich.text import Text
 from router.cli.parser import COMMANDS
 from router.cli.simulate import REFUSALS
 from router.cli.study_flags import numbers_above_0, parsed_policy, positive
-from router.cli.study_output import (
-    add_output_flags,
-    check_outputs,
-    complain,
-    show,
-    with_bar,
-    write_json,
-    write_page,
-)
+from router.cli.study_output import add_output_flags, check_outputs, complain, hand_out, with_bar
 from router.settings import load
 from router.studies.compare import lines
 from router.studies.compare_table import render
@@ -77,11 +69,14 @@ def run(args: argparse.Namespace) -> int:
         return complain("whatif", error)
     tasks = scenario_tasks(asked.scenario, asked.policies, asked.rates, args.seeds)
     made = with_bar(tasks, lambda told: scenario_cells(asked.scenario, tasks, args.jobs, told))
-    write_json(args.json, {"scenario": asked.scenario.name, "notes": asked.notes, "cells": made})
     title = f"{args.log.name} on the fleet of {args.config.name}"
     came, said = asked.scenario.statistics(), [Text(f"note: {note}") for note in asked.notes]
-    write_page(args.html, lambda: comparison(title, made, came, asked.notes))
-    show(Group(as_table(workload_grid(came)), render(lines(made)), *said))
+    hand_out(
+        args,
+        {"scenario": asked.scenario.name, "notes": asked.notes, "cells": made},
+        Group(as_table(workload_grid(came)), render(lines(made)), *said),
+        lambda: comparison(title, made, came, asked.notes),
+    )
     return 0
 
 
