@@ -243,8 +243,13 @@ def test_the_dashboard_has_its_shape_and_its_sections() -> None:
         "Golden",
         "Workers",
         "Queue",
+        "Choices",
         "Prefill",
         "Cache",
+        "Prefix",
+        "Rounds",
+        "Foretold",
+        "Calibration",
         "Engine",
         "The",
     ]
