@@ -157,7 +157,7 @@ class WorkerFamilies:
     def __init__(self) -> None:
         self.decisions = CounterFamily(
             "pointsman_policy_decisions_total",
-            "Choices by policy, reason and worker; the empty worker: left queued.",
+            "Choices by policy, reason and worker.",
             ("policy", "reason", "worker"),
         )
         self.upstream_responses = CounterFamily(

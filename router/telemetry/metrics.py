@@ -102,10 +102,6 @@ class Metrics:
         self._families.tokenized.series(pool, outcome).add()
         self._families.tokenizing.series(pool).observe(seconds)
 
-    def left_queued(self, policy: str, reason: str) -> None:
-        """Count a decision to place a request nowhere yet."""
-        self._families.decisions.series(policy, reason, "").add()
-
     def client_left(self, phase: str) -> None:
         self._families.disconnects.series(phase).add()
 

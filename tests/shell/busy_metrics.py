@@ -134,7 +134,6 @@ def live(metrics: Metrics) -> None:
 def choose(metrics: Metrics) -> None:
     """A moment of decisions: one alone, one round, a turn and a tokenizer."""
     metrics.decided("least_requests", 2e-5)
-    metrics.left_queued("balance_route_h", "no_slot")
     metrics.waited_turn("w1", 0.1)
     metrics.tokenized("p", "tokenized", 0.002)
     watch = metrics.rounds("p", lambda: 0.0)
