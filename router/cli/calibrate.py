@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import random
 import secrets
 import signal
 import sys
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import httpx
 from rich.console import Console
 
+from router.cli.event_loop import loop_factory
 from router.cli.flags import add_settings_flags, given
 from router.cli.parser import COMMANDS
 from router.settings import Settings, load
@@ -193,17 +193,8 @@ def _write(args: argparse.Namespace, found: CalibrationFile) -> None:
 
 
 def _measure(options: Options, progress: Console) -> CalibrationFile:
-    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
         return runner.run(_on_this_machine(options, progress))
-
-
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """uvloop where it is installed, for less processor time per event."""
-    with contextlib.suppress(ImportError):
-        import uvloop  # noqa: PLC0415 - optional
-
-        return uvloop.new_event_loop
-    return None
 
 
 async def _on_this_machine(options: Options, progress: Console) -> CalibrationFile:

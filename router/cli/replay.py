@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import math
 import resource
 import signal
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 from rich.console import Console
 
+from router.cli.event_loop import loop_factory
 from router.cli.parser import COMMANDS
 from router.studies.data import SYNTHETIC
 from router.studies.replay.endpoint import Deadlines, EndpointError, parse_url
@@ -189,17 +189,8 @@ def _exit_code(report: Report, *, allow_errors: bool) -> int:
 
 
 def _measure(options: Options, progress: Console) -> Report:
-    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
         return runner.run(_on_this_machine(options, progress))
-
-
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """uvloop where it is installed, for less processor time per event."""
-    with contextlib.suppress(ImportError):
-        import uvloop  # noqa: PLC0415 - optional
-
-        return uvloop.new_event_loop
-    return None
 
 
 async def _on_this_machine(options: Options, progress: Console) -> Report:
