@@ -138,14 +138,7 @@ class Router:
         self.length_files = self._length_files()
         self._make_topologies()
         self._make_path(in_flight)
-        self.poller = Poller(
-            self.fleet,
-            self.upstream,
-            self.supervisor,
-            self.metrics,
-            Periods(settings.health, settings.polling, random.Random(settings.seed)),
-            world.now,
-        )
+        self.poller = self._make_poller()
         self._make_events()
         self.registration = Registration(self.fleet, settings, world.now, self.calibrations.joined)
         self.discovery = Discovery(self.fleet, self.registration, world.now)
@@ -155,6 +148,11 @@ class Router:
         self.fleet.on_leave = self._left
 
     # --- building --------------------------------------------------------------------------------------
+
+    def _make_poller(self) -> Poller:
+        settings = self.settings
+        periods = Periods(settings.health, settings.polling, random.Random(settings.seed))
+        return Poller(self.fleet, self.upstream, self.supervisor, self.metrics, periods, self._world.now)
 
     def _make_pools(self, in_flight: Budget) -> None:
         settings = self.settings

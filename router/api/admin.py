@@ -16,6 +16,7 @@ from router.api.coefficients import calibration_state
 from router.api.explain import add_explain
 from router.api.operations import Control
 from router.api.policies import add_policies
+from router.core.engine_stats import EngineStats
 from router.core.errors import BadRequest, Forbidden, Unauthorized
 from router.core.worker import Role
 from router.fleet import Fleet, Member
@@ -183,7 +184,6 @@ def worker_state(member: Member, now: float, held: int = 0) -> dict[str, Any]:
         held: hand-overs that wait there.
     """
     worker = member.worker
-    stats = worker.stats
     return {
         "name": worker.name,
         "url": member.url,
@@ -208,15 +208,17 @@ def worker_state(member: Member, now: float, held: int = 0) -> dict[str, Any]:
         "calibration": calibration_state(worker.calibration, now),
         "source": member.source,
         "engine_version": member.engine_version,
-        "engine": None
-        if stats is None
-        else {
-            "age_s": round(now - stats.taken, 3),
-            "running": stats.running,
-            "waiting": stats.waiting,
-            "kv_usage": stats.kv_usage,
-            "preemptions": stats.preemptions,
-        },
+        "engine": None if worker.stats is None else _engine_state(worker.stats, now),
+    }
+
+
+def _engine_state(stats: EngineStats, now: float) -> dict[str, Any]:
+    return {
+        "age_s": round(now - stats.taken, 3),
+        "running": stats.running,
+        "waiting": stats.waiting,
+        "kv_usage": stats.kv_usage,
+        "preemptions": stats.preemptions,
     }
 
 
