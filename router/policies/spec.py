@@ -8,7 +8,7 @@ from __future__ import annotations
 import enum
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, Field, dataclass, field, fields
+from dataclasses import Field, dataclass, field, fields
 from typing import Any
 
 from router.core.policy import AnyPolicy
@@ -121,10 +121,3 @@ def bounds_of(parameter: Field[Any]) -> Bounds:
     """The bounds that a parameter was declared with."""
     bounds: Bounds = parameter.metadata["bounds"]
     return bounds
-
-
-def default_of(parameter: Field[Any]) -> object:
-    """The default of a parameter; each has one."""
-    if parameter.default is MISSING:
-        raise TypeError(f"parameter {parameter.name!r} has no default")
-    return parameter.default

@@ -54,7 +54,7 @@ def test_another_tokenizer_is_met_within_a_word(
     prompt_tokens: int, tokens_per_word: float, overhead: float
 ) -> None:
     tokenizer = Tokenizer(overhead_tokens=overhead, tokens_per_word=tokens_per_word)
-    told = tokenizer.tokens_of(tokenizer.words_for(prompt_tokens))
+    told = overhead + tokenizer.words_for(prompt_tokens) * tokens_per_word
     assert abs(told - prompt_tokens) <= tokens_per_word / 2 + 1
 
 

@@ -67,10 +67,6 @@ class Tokenizer:
         """Words of `tokens` tokens of plain text, to the nearest whole word."""
         return max(0, round(tokens / self.tokens_per_word))
 
-    def tokens_of(self, count: int) -> int:
-        """Tokens that a prompt of `count` words is expected to count."""
-        return round(self.overhead_tokens + count * self.tokens_per_word)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prompts:
