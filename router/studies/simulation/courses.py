@@ -101,8 +101,7 @@ class Courses:
                 self._over(life, decision.error().__class__.__name__)
                 return
             life.request = structs.replace(life.request, split=decision is None)
-            first = pair.decode if pair.plan.concurrent or decision is not None else pair.prefill
-            rounds = first
+            rounds = pair.decode if pair.plan.concurrent or decision is not None else pair.prefill
         self._acquire(life, rounds)
 
     def _acquire(self, life: Life, rounds: Rounds) -> None:
