@@ -6,7 +6,6 @@ Separate from the refusals: everything said here is allowed.
 from __future__ import annotations
 
 import argparse
-import ipaddress
 import resource
 import sys
 from collections.abc import Iterator, Sequence
@@ -17,6 +16,7 @@ from router.cli import calibrated
 from router.cli.check_barriers import barrier_warnings
 from router.cli.check_policies import policy_report
 from router.cli.check_workload import workload_report, workload_warnings
+from router.cli.doors import loopback, open_doors
 from router.cli.flags import add_settings_flags, given, notices
 from router.cli.parser import COMMANDS
 from router.cli.reference import reference
@@ -194,8 +194,8 @@ def _pair_warnings(settings: Settings, pair: Pair) -> Iterator[str]:
                 "set may_prefill, or role: both for some workers"
             )
     decodes = {_host(worker) for worker in _workers(pool)}
-    near = [worker for worker in _workers(settings.pools[pair.prefill]) if _loopback(_host(worker))]
-    if pair.connector.name in BOOTSTRAPPED and near and not all(map(_loopback, decodes)):
+    near = [worker for worker in _workers(settings.pools[pair.prefill]) if loopback(_host(worker))]
+    if pair.connector.name in BOOTSTRAPPED and near and not all(map(loopback, decodes)):
         yield (
             f"pool {pair.prefill} has the worker {near[0].name}; decode workers elsewhere are told "
             "that address to fetch KV from, and would look on their own machine"
@@ -216,33 +216,6 @@ def _workers(pool: PoolSettings) -> tuple[WorkerSettings, ...]:
     """All that are written down, those with several ranks once for each."""
     entries = pool.workers + (read_workers_file(pool.workers_file) if pool.workers_file else ())
     return tuple(rank for entry in entries for rank in pool.ranks_of(entry))
-
-
-def open_doors(settings: Settings) -> Iterator[str]:
-    """What anybody who reaches this machine may do; said at every start, too."""
-    server, auth = settings.server, settings.auth
-    if not _loopback(server.host) and not auth.asks_clients:
-        yield f"server.host {server.host} is open to the network, but clients need no key"
-    if server.admin_port and not _loopback(server.admin_host) and auth.admin_api_key is None:
-        yield f"server.admin_host {server.admin_host} is open to the network, but administrators need no key"
-    if auth.asks_clients and auth.api_key is None:
-        yield "clients' keys are taken off, and without auth.api_key workers get no key but their own"
-
-
-def _loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
-def _worker_warnings(name: str, workers: Sequence[WorkerSettings]) -> Iterator[str]:
-    if not workers:
-        yield f"pool {name} starts with no worker; requests get 503 until one is added"
-    if len(workers) == 1 and not workers[0].resolves:
-        yield f"pool {name} has one worker, so there is nothing to choose and nowhere to retry"
-    if any(worker.kv_events_endpoint for worker in workers) and not zmq_is_installed():
-        yield f"pool {name} has KV events to follow, but pyzmq is missing: pip install pointsman[kv-events]"
 
 
 def _pool_warnings(name: str, pool: PoolSettings, settings: Settings) -> Iterator[str]:

@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from router.cli import calibrated
-from router.cli.check import open_doors
+from router.cli.doors import open_doors
 from router.cli.flags import add_settings_flags, given, notices
 from router.cli.parser import COMMANDS
 from router.settings import load

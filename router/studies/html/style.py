@@ -45,7 +45,7 @@ th:first-child, td:first-child { text-align: left; }
 td small { color: var(--soft); }
 .better { color: var(--good); }
 .worse { color: var(--bad); }
-.plots { display: grid; grid-template-columns: repeat(auto-fit, minmax(22rem, 1fr)); gap: 1rem;
+.plots { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(22rem, 100%), 1fr)); gap: 1rem;
   align-items: start; margin-bottom: 1rem; }
 .small { grid-template-columns: repeat(auto-fill, minmax(15rem, 1fr)); }
 figure { margin: 0; padding: .75rem; border: 1px solid var(--line); border-radius: 6px; }
