@@ -218,6 +218,15 @@ def _workers(pool: PoolSettings) -> tuple[WorkerSettings, ...]:
     return tuple(rank for entry in entries for rank in pool.ranks_of(entry))
 
 
+def _worker_warnings(name: str, workers: Sequence[WorkerSettings]) -> Iterator[str]:
+    if not workers:
+        yield f"pool {name} starts with no worker; requests get 503 until one is added"
+    if len(workers) == 1 and not workers[0].resolves:
+        yield f"pool {name} has one worker, so there is nothing to choose and nowhere to retry"
+    if any(worker.kv_events_endpoint for worker in workers) and not zmq_is_installed():
+        yield f"pool {name} has KV events to follow, but pyzmq is missing: pip install pointsman[kv-events]"
+
+
 def _pool_warnings(name: str, pool: PoolSettings, settings: Settings) -> Iterator[str]:
     workers = _workers(pool)
     yield from _worker_warnings(name, workers)
