@@ -58,21 +58,12 @@ class SurvivalCurve:
         self._ended: list[float] = list(accumulate(probabilities, initial=0.0))
         self._moment: list[float] = list(accumulate(map(mul, self._values, probabilities), initial=0.0))
 
-    def finishing(self, written: int, steps: int) -> float:
-        """P(ends within `steps` more | still runs after `written`). 0 beyond the longest length seen."""
-        low, high = self._range(written, steps)
-        alive = 1.0 - self._ended[low]
-        return (self._ended[high] - self._ended[low]) / alive if high > low else 0.0
-
-    def expected_steps(self, written: int, steps: int) -> float:
-        """E[min(rest, steps) | still runs after `written`] = (1 − p) steps + p × mean rest, in [0, steps].
-
-        Beyond the longest length seen nothing is known, and it counts as staying: `steps`.
-        """
-        return self.forecast(written, steps)[1]
-
     def forecast(self, written: int, steps: int) -> tuple[float, float]:
-        """`finishing` and `expected_steps`, together for less than both."""
+        """(p, e) for a sequence that still runs after `written` tokens: p = P(ends within `steps` more), and
+        e = E[min(rest, steps)] = (1 − p) steps + p × mean rest, in [0, steps].
+
+        Beyond the longest length seen nothing is known, and it counts as staying: (0, `steps`).
+        """
         values, ended, moment = self._values, self._ended, self._moment
         low = bisect_right(values, written)
         high = bisect_right(values, written + steps, low)
@@ -104,7 +95,7 @@ class SurvivalCurve:
         last = min(values[-1], MAX_TABLE_TOKENS)
         entries = bytearray()
         low = high = 0
-        # `expected_steps` of each entry, written out: both ends of its range only ascend.
+        # `forecast` of each entry, written out: both ends of its range only ascend.
         for written in range(0, last, 1 << TABLE_SHIFT):
             while values[low] <= written:
                 low += 1
@@ -118,9 +109,6 @@ class SurvivalCurve:
                 steps = (1.0 - share) * horizon + share * rest
             entries.append(horizon + 1 if steps >= horizon else max(math.ceil(steps), 1))
         return bytes(entries)
-
-    def _range(self, written: int, steps: int) -> tuple[int, int]:
-        return bisect_right(self._values, written), bisect_right(self._values, written + steps)
 
     def __repr__(self) -> str:
         longest = self._values[-1] if self._values else 0

@@ -15,20 +15,20 @@ lengths = st.lists(st.integers(1, 3_000), min_size=1, max_size=60)
 
 def test_by_hand_at_the_beginning() -> None:
     """Of five, three end within 30: 10, 20, 20."""
-    assert HAND.finishing(0, 30) == pytest.approx(3 / 5)
-    assert HAND.expected_steps(0, 30) == pytest.approx(2 / 5 * 30 + 3 / 5 * 50 / 3)
+    assert HAND.forecast(0, 30)[0] == pytest.approx(3 / 5)
+    assert HAND.forecast(0, 30)[1] == pytest.approx(2 / 5 * 30 + 3 / 5 * 50 / 3)
 
 
 def test_by_hand_in_the_middle() -> None:
     """After 20 two are left, of which one ends within 40, in 30 more."""
-    assert HAND.finishing(20, 40) == pytest.approx(1 / 2)
-    assert HAND.expected_steps(20, 40) == pytest.approx(0.5 * 40 + 0.5 * 30)
+    assert HAND.forecast(20, 40)[0] == pytest.approx(1 / 2)
+    assert HAND.forecast(20, 40)[1] == pytest.approx(0.5 * 40 + 0.5 * 30)
 
 
 def test_what_is_older_than_anything_seen_stays() -> None:
-    assert HAND.finishing(100, 80) == 0.0
-    assert HAND.expected_steps(100, 80) == 80.0
-    assert SurvivalCurve([]).expected_steps(0, 80) == 80.0
+    assert HAND.forecast(100, 80)[0] == 0.0
+    assert HAND.forecast(100, 80)[1] == 80.0
+    assert SurvivalCurve([]).forecast(0, 80)[1] == 80.0
     assert SurvivalCurve([]).mean_length() is None
 
 
@@ -37,26 +37,26 @@ def test_without_cut_lengths_it_is_the_empirical_mean(seen: list[int], written: 
     alive = [length - written for length in seen if length > written]
     curve = SurvivalCurve([Length(n) for n in seen])
     if not alive:
-        assert curve.expected_steps(written, steps) == steps
+        assert curve.forecast(written, steps)[1] == steps
         return
     expected = sum(min(rest, steps) for rest in alive) / len(alive)
-    assert curve.expected_steps(written, steps) == pytest.approx(expected)
-    assert curve.finishing(written, steps) == pytest.approx(sum(r <= steps for r in alive) / len(alive))
+    assert curve.forecast(written, steps)[1] == pytest.approx(expected)
+    assert curve.forecast(written, steps)[0] == pytest.approx(sum(r <= steps for r in alive) / len(alive))
     assert curve.mean_length() == pytest.approx(sum(seen) / len(seen))
 
 
 def test_a_cut_length_gives_its_share_to_the_longer_ones() -> None:
     """Kaplan and Meier by hand: 4 at risk at 10, 2 at 30 after one was cut at 20."""
     curve = SurvivalCurve([Length(10), Length(20, ended=False), Length(30), Length(40)])
-    assert curve.finishing(0, 10) == pytest.approx(1 / 4)
-    assert curve.finishing(0, 30) == pytest.approx(1 / 4 + 3 / 4 / 2)
-    assert curve.finishing(0, 40) == pytest.approx(1.0)
+    assert curve.forecast(0, 10)[0] == pytest.approx(1 / 4)
+    assert curve.forecast(0, 30)[0] == pytest.approx(1 / 4 + 3 / 4 / 2)
+    assert curve.forecast(0, 40)[0] == pytest.approx(1.0)
 
 
 def test_what_was_cut_beyond_all_ends_never_ends_within_sight() -> None:
     curve = SurvivalCurve([Length(10), Length(500, ended=False)])
-    assert curve.finishing(0, 250) == pytest.approx(0.5)
-    assert curve.expected_steps(0, 100) == pytest.approx(0.5 * 10 + 0.5 * 100)
+    assert curve.forecast(0, 250)[0] == pytest.approx(0.5)
+    assert curve.forecast(0, 100)[1] == pytest.approx(0.5 * 10 + 0.5 * 100)
     assert curve.mean_length() == pytest.approx(10)
 
 
@@ -69,8 +69,8 @@ def test_what_was_cut_beyond_all_ends_never_ends_within_sight() -> None:
 )
 def test_estimates_stay_within_their_range(seen: list[Length], written: int, steps: int) -> None:
     curve = SurvivalCurve(seen)
-    assert 0.0 <= curve.finishing(written, steps) <= 1.0 + 1e-9
-    assert -1e-6 <= curve.expected_steps(written, steps) <= steps + 1e-6
+    assert 0.0 <= curve.forecast(written, steps)[0] <= 1.0 + 1e-9
+    assert -1e-6 <= curve.forecast(written, steps)[1] <= steps + 1e-6
 
 
 @given(lengths, st.integers(0, 3_000), st.sampled_from([1, 80, 250]))
@@ -82,7 +82,7 @@ def test_the_table_says_what_the_curve_says_at_its_entries(
     if index >= len(table):
         assert 16 * index >= max(seen)
         return
-    steps = curve.expected_steps(16 * index, horizon)
+    steps = curve.forecast(16 * index, horizon)[1]
     if table[index] == horizon + 1:
         assert steps > horizon - 1
     else:
