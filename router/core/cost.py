@@ -1,7 +1,8 @@
 """What a placement costs, in seconds: the terms that policies add up, each a pure function of few numbers.
 
 Separate from the policies because several of them price the same things, and a term that two of them compute
-differently would make their costs incomparable.
+differently would make their costs incomparable. Where a call for each of 64 workers costs more than the term,
+a policy writes it out, and its tests hold it to the definition here.
 
 All terms are predictions of one worker's calibrated coefficients (`StepModel`). A decode step lasts
 b + c · n + a · KV (base, sequences, KV tokens read); a prefill of p tokens behind h cached ones
@@ -23,7 +24,6 @@ __all__ = [
     "kv_wait_s",
     "prefill_backlog_s",
     "prefill_own_s",
-    "prefill_slowdown_s",
     "prefill_wait_s",
     "slot_wait_s",
     "slowdown_bound_s",
@@ -92,12 +92,6 @@ def prefill_wait_s(step: StepModel, residents: Iterable[Lease], now: float) -> f
         if began is None:
             began, first_s = lease.granted, own_s
     return total_s if began is None else total_s - min(max(now - began, 0.0), first_s)
-
-
-def prefill_slowdown_s(prefill_s: float, decoding: int, waiting: int = 0) -> float:
-    """Seconds that a prefill costs others: each sequence that decodes meanwhile, and each prompt behind it,
-    stands still for as long as it takes."""
-    return prefill_s * (decoding + waiting)
 
 
 def step_growth_s(step: StepModel, demand: Demand) -> float:

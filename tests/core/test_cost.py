@@ -12,7 +12,6 @@ from router.core.cost import (
     kv_wait_s,
     prefill_backlog_s,
     prefill_own_s,
-    prefill_slowdown_s,
     prefill_wait_s,
     slot_wait_s,
     slowdown_bound_s,
@@ -82,10 +81,6 @@ def test_the_sum_never_overstates_what_waits(lengths: list[int]) -> None:
     waiting = [_lease(length, prefilled=False, granted=5.0) for length in lengths]
     one_by_one = prefill_wait_s(A40, waiting, 5.0)
     assert prefill_backlog_s(A40, len(lengths), sum(lengths)) <= one_by_one * (1 + 1e-9)
-
-
-def test_everybody_at_a_worker_waits_for_a_prefill() -> None:
-    assert prefill_slowdown_s(0.4, decoding=16, waiting=3) == pytest.approx(19 * 0.4)
 
 
 # --- decode ----------------------------------------------------------------------------------------------
