@@ -24,7 +24,7 @@ from router.studies.grid import as_table
 from router.studies.html.report import comparison
 from router.studies.scenario_runs import scenario_cells, scenario_tasks
 from router.studies.setups import Choosing
-from router.studies.whatif import WhatIf, what_if
+from router.studies.whatif import Traffic, WhatIf, what_if
 from router.studies.workload_table import workload_grid
 
 if TYPE_CHECKING:
@@ -54,6 +54,9 @@ def add_parser(subparsers: Subparsers) -> None:
     )
     parser.add_argument(
         "--speeds", default="1", metavar="X,Y,…", help="how many times as fast as recorded (default 1)"
+    )
+    parser.add_argument(
+        "--model", metavar="M", help="only requests that name it, before its pools, where there are several"
     )
     parser.add_argument("--seeds", type=positive, default=1, metavar="N", help="runs of each (default 1)")
     parser.add_argument("--jobs", type=positive, default=os.cpu_count() or 1, metavar="N", help="processes")
@@ -85,7 +88,6 @@ def _asked(args: argparse.Namespace) -> WhatIf:
     return what_if(
         load(args.config),
         args.config.name,
-        args.log,
+        Traffic(log=args.log, model=args.model, speeds=numbers_above_0("--speeds", args.speeds)),
         [Choosing(policy=policy, params=params) for policy, params in policies],
-        numbers_above_0("--speeds", args.speeds),
     )

@@ -37,6 +37,9 @@ class WorkloadSettings(Section):
     name: str | None = None
     """Name of a workload, as `pointsman compare --help` lists them, or `trace:FILE` for a recorded one: the
     router's own request log, or a trace of Azure, Mooncake or BurstGPT. null: this file is no scenario."""
+    model: str | None = None
+    """Model of the pools that are run, and of a trace only the requests that name it; null: there is one pool
+    or one pair, and all requests go there."""
     requests: Annotated[int, Field(ge=1, le=10_000_000)] | None = None
     """Calls of each run; null: 2,000, or all that a trace has."""
     rate: Annotated[float, Field(gt=0, le=1_000_000)] | None = None

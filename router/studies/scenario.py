@@ -121,7 +121,7 @@ def scenario_of(settings: Settings, name: str, load: Load) -> Scenario:
         ScenarioError: the sentence says what is missing, or what cannot be simulated.
     """
     calibration = _calibration(settings)
-    pools, pair = _pools_of(settings)
+    pools, pair = _pools_of(settings, load.model)
     machines = {key: _machines(settings, calibration, pool) for key, pool in pools.items()}
     plans = tuple(
         _pool_plan(key, pool, machines[key], in_pair=pair is not None) for key, pool in pools.items()
@@ -156,17 +156,21 @@ def _calibration(settings: Settings) -> CalibrationFile | None:
     return None if path is None else read_calibration(path)
 
 
-def _pools_of(settings: Settings) -> tuple[dict[str, PoolSettings], Pair | None]:
-    """The one pool, or the one pair with its prefill pool first."""
-    if len(settings.pairs) == 1 and len(settings.pools) == 2:
-        [pair] = settings.pairs
-        return {name: settings.pools[name] for name in (pair.prefill, pair.decode)}, pair
-    if len(settings.pools) > 1:
-        raise ScenarioError(
-            f"there are the pools {', '.join(settings.pools)}, and a simulation has one pool or one pair: "
-            "the pools of one model; take the others out of the file"
-        )
-    return dict(settings.pools), None
+def _pools_of(settings: Settings, model: str | None) -> tuple[dict[str, PoolSettings], Pair | None]:
+    """The one pool of a model, or its one pair with the prefill pool first; None: there is only one."""
+    pools = {name: pool for name, pool in settings.pools.items() if model in (None, pool.model)}
+    pairs = [pair for pair in settings.pairs if pair.decode in pools]
+    if len(pools) == 2 and pairs:
+        return {name: pools[name] for name in (pairs[0].prefill, pairs[0].decode)}, pairs[0]
+    if len(pools) == 1:
+        return pools, None
+    models = ", ".join(dict.fromkeys(pool.model for pool in settings.pools.values() if pool.model))
+    if not pools:
+        raise ScenarioError(f"no pool says that it serves {model}; pools serve {models or 'what they learn'}")
+    raise ScenarioError(
+        f"there are the pools {', '.join(pools)}, and a simulation has one pool or one pair: name their "
+        f"model, in workload.model or with --model ({models})"
+    )
 
 
 def _machines(

@@ -13,9 +13,9 @@ from router.settings.refusals import closest
 from router.studies.scenario_engines import ScenarioError
 from router.studies.simulation.call import Call
 from router.studies.traces import TraceError, read_trace
-from router.studies.workloads import WORKLOADS, Workload, workload_named
+from router.studies.workloads import WORKLOADS, Workload
 from router.studies.workloads.arrivals import Arrivals, all_at_once, bursts, gamma, poisson, recorded
-from router.studies.workloads.trace_file import PREFIX
+from router.studies.workloads.trace_file import PREFIX, trace_workload
 
 _CALLS = 2_000
 _CV = 2.0
@@ -27,6 +27,7 @@ class Load:
 
     Attributes:
         workload: its name, or `trace:FILE`.
+        model: whose pools they come to; of a trace only the requests that name it. None: all.
         rate: calls per second; None: all at once.
         process: name of the arrival process, as `workload.arrivals` has it.
         cv: coefficient of variation of the gaps, for gamma.
@@ -34,6 +35,7 @@ class Load:
     """
 
     workload: str
+    model: str | None = None
     requests: int
     rate: float | None
     seeds: int = 1
@@ -49,7 +51,7 @@ class Load:
             ScenarioError: there is no such workload, or its rate is missing.
             TraceError: a trace cannot be used.
         """
-        workload = _named(settings.name)
+        workload = _named(settings.name, settings.model)
         trace = workload.natural_rate is not None
         rate = settings.rate or workload.natural_rate
         if settings.arrivals == "saturated":
@@ -61,6 +63,7 @@ class Load:
             )
         made = cls(
             workload=workload.name,
+            model=settings.model,
             requests=settings.requests or (workload.published_size if trace else _CALLS),
             rate=rate,
             seeds=settings.seeds,
@@ -74,7 +77,7 @@ class Load:
     def calls(self, count: int, rate: float | None, seed: int) -> list[Call]:
         """So many calls at a rate; None: all at once."""
         arrivals = all_at_once if rate is None else self._arrivals()
-        return workload_named(self.workload).calls(count, rate or 1.0, seed, arrivals)
+        return _named(self.workload, self.model).calls(count, rate or 1.0, seed, arrivals)
 
     def check(self) -> None:
         """Raises ScenarioError for times that are none."""
@@ -93,14 +96,14 @@ class Load:
         return made.get(self.process)
 
 
-def _named(name: str | None) -> Workload:
+def _named(name: str | None, model: str | None) -> Workload:
     if name is None:
         raise ScenarioError(
             "it has no workload, and so is a configuration but no scenario; add workload.name, "
             f"one of {', '.join(WORKLOADS)} or trace:FILE"
         )
     if name.startswith(PREFIX):
-        return workload_named(name)
+        return trace_workload(name, model)
     if name not in WORKLOADS:
         near = closest(name, WORKLOADS)
         meant = f"did you mean {near}?" if near else f"known: {', '.join(WORKLOADS)}, or trace:FILE"

@@ -10,12 +10,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from router.settings import Settings
-from router.studies.scenario import Scenario, ScenarioError, scenario_of
+from router.settings import Settings, WorkloadSettings
+from router.studies.scenario import Scenario, scenario_of
 from router.studies.scenario_load import Load
 from router.studies.setups import Choosing
 from router.studies.traces import Trace, read_trace
-from router.studies.workloads import workload_named
 from router.studies.workloads.trace_file import PREFIX
 
 
@@ -35,31 +34,34 @@ class WhatIf:
     notes: list[str]
 
 
-def what_if(
-    settings: Settings,
-    config: str,
-    log: Path,
-    policies: Sequence[Choosing] = (),
-    speeds: Sequence[float] = (1.0,),
-) -> WhatIf:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traffic:
+    """What was recorded.
+
+    Attributes:
+        log: a request log, or any trace.
+        model: only requests that name it, before its pools; None: all.
+        speeds: how much faster than recorded they come.
+    """
+
+    log: Path
+    model: str | None = None
+    speeds: Sequence[float] = (1.0,)
+
+
+def what_if(settings: Settings, config: str, traffic: Traffic, policies: Sequence[Choosing] = ()) -> WhatIf:
     """The question.
 
     Args:
         config: name of the file with the fleet.
-        log: a request log, or any trace.
         policies: none: all that fit, the configured one first.
-        speeds: how much faster than recorded the calls come.
 
     Raises:
         TraceError: the log cannot be used.
         ScenarioError: the fleet cannot be simulated, or a policy does not fit it.
     """
-    name = f"{PREFIX}{log}"
-    workload, trace = workload_named(name), read_trace(log)
-    natural = workload.natural_rate
-    if natural is None:
-        raise ScenarioError(f"{log.name} is no recording, so nobody knows when its calls came")
-    load = Load(workload=name, requests=workload.published_size, rate=natural)
+    load = Load.of(WorkloadSettings(name=f"{PREFIX}{traffic.log}", model=traffic.model))
+    natural = load.rate or 1.0
     scenario = scenario_of(settings, config, load)
     chosen, left_out = list(policies), list[str]()
     if chosen:
@@ -70,22 +72,24 @@ def what_if(
     return WhatIf(
         scenario=scenario,
         policies=chosen,
-        rates=[natural * speed for speed in speeds],
-        notes=[*_notes(trace), *scenario.notes, *left_out],
+        rates=[natural * speed for speed in traffic.speeds],
+        notes=[*_notes(read_trace(traffic.log), traffic.model), *scenario.notes, *left_out],
     )
 
 
-def _notes(trace: Trace) -> Iterator[str]:
-    calls = len(trace.entries)
-    yield f"{trace.name} has {calls:,} requests, which came within {_words(trace.entries[-1].arrival_s)}"
+def _notes(trace: Trace, model: str | None) -> Iterator[str]:
+    entries = [entry for entry in trace.entries if model in (None, entry.model)]
+    of = "" if model is None else f" of {model}"
+    length_s = entries[-1].arrival_s - entries[0].arrival_s
+    yield f"{trace.name} has {len(entries):,} requests{of}, which came within {_words(length_s)}"
     if trace.skipped:
         words = "; ".join(f"{count:,} × {reason}" for reason, count in trace.skipped.items())
         yield f"requests that are left out: {words}"
-    models = Counter(entry.model for entry in trace.entries if entry.model)
+    models = Counter(entry.model for entry in entries if entry.model)
     if len(models) > 1:
         words = ", ".join(f"{name} ({count:,})" for name, count in models.most_common(4))
-        yield f"it names several models, and all requests go to the one pool: {words}"
-    if not any(entry.blocks for entry in trace.entries):
+        yield f"it names several models, and all requests go to the same workers: {words}; --model takes one"
+    if not any(entry.blocks for entry in entries):
         yield "it knows no shared prefixes, so no cache can save anything"
 
 

@@ -140,8 +140,33 @@ def test_what_the_log_lacks_is_said(tmp_path: Path, config: Path, capsys: pytest
     told = " ".join(capsys.readouterr().out.split())
     assert "requests.jsonl has 24 requests, which came within 14.0 seconds" in told
     assert "requests that are left out: 6 × no output" in told
-    assert "several models, and all requests go to the one pool: m (16), other (8)" in told
+    assert "several models, and all requests go to the same workers: m (16), other (8)" in told
     assert "it knows no shared prefixes" in told
+
+
+def test_of_several_models_one_is_run_before_its_own_pools(
+    tmp_path: Path, config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log, out = tmp_path / "requests.jsonl", tmp_path / "out.json"
+    write_log(log, model=lambda n: "m" if n % 3 else "other")
+    config.write_text(
+        """
+pools:
+  one: {model: m, workers: [http://w0:9001]}
+  two: {model: other, workers: [http://w1:9002]}
+mock: {fleet: [{port: 9001, count: 2}]}
+"""
+    )
+    words = ["--log", log, "--config", config, "--policies", "random", "--json", out]
+    assert whatif(*words, "--model", "other") == 0
+    [cell] = json.loads(out.read_text())["cells"]
+    assert cell["figures"]["answered"] == 10
+    assert list(cell["breakdown"]["workers"]) == ["w1:9002"]
+    assert "requests.jsonl has 10 requests of other" in capsys.readouterr().out
+    assert whatif(*words) == 2
+    assert "name their model, in workload.model or with --model (m, other)" in capsys.readouterr().err
+    assert whatif(*words, "--model", "third") == 2
+    assert "has too few requests of third" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -25,21 +25,26 @@ _OWN = 1 << 40
 
 
 @lru_cache(maxsize=8)
-def trace_workload(name: str) -> Workload:
+def trace_workload(name: str, model: str | None = None) -> Workload:
     """`trace:FILE`, or `trace:FILE:FORMAT` for a format that is not recognised.
+
+    Args:
+        model: only requests that name it; None: all.
 
     Raises:
         TraceError: the file cannot be used; the sentence says why.
     """
     trace = _read(name.removeprefix(PREFIX))
-    times = [entry.arrival_s for entry in trace.entries]
+    entries = [entry for entry in trace.entries if model in (None, entry.model)]
+    times = [entry.arrival_s for entry in entries]
     if len(times) < 2 or times[-1] <= times[0]:
-        raise TraceError(f"{trace.name} has too few requests to be a workload, or all come at once")
+        of = "" if model is None else f" of {model}"
+        raise TraceError(f"{trace.name} has too few requests{of} to be a workload, or all come at once")
     length = times[-1] - times[0]
     return Workload(
         name=name,
-        make=partial(_calls, trace.entries, trace.block_tokens),
-        published_size=len(trace.entries),
+        make=partial(_calls, entries, trace.block_tokens),
+        published_size=len(entries),
         setup=SETUP,
         page=__doc__ or "",
         arrivals=recorded(times),
