@@ -62,12 +62,12 @@ def run(args: argparse.Namespace) -> int:
         return complain("simulate", error)
     tasks = scenario_tasks(scenario, [choosing], [scenario.load.rate], args.seeds or scenario.load.seeds)
     made = with_bar(tasks, lambda told: scenario_cells(scenario, tasks, args.jobs, told))
-    came = scenario.statistics()
+    came, notes = scenario.statistics(), [*scenario.notes, *scenario.doubts()]
     hand_out(
         args,
-        {"scenario": scenario.name, "notes": scenario.notes, "cells": made},
-        Group(as_table(workload_grid(came)), render_runs(made, scenario.notes)),
-        lambda: one_scenario(made, came, scenario.notes),
+        {"scenario": scenario.name, "notes": notes, "cells": made},
+        Group(as_table(workload_grid(came)), render_runs(made, notes)),
+        lambda: one_scenario(made, came, notes),
     )
     return 0
 

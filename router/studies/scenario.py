@@ -113,6 +113,18 @@ class Scenario:
         """What its calls are like, by the name of their workload."""
         return {self.load.workload: describe(self.calls(self.load.requests, self.load.rate, seed=1))}
 
+    def doubts(self) -> list[str]:
+        """What of its calls no engine takes, in a sentence."""
+        calls = self.calls(self.load.requests, self.load.rate, seed=1)
+        longest = max(worker.engine.max_model_len for pool in self.fleet.pools for worker in pool.workers)
+        long = sum(call.prompt_tokens + call.output_tokens > longest for call in calls)
+        if not long:
+            return []
+        return [
+            f"{long:,} of {len(calls):,} calls are longer than the {longest:,} tokens that an engine takes, "
+            "and fail; max-model-len of mock.fleet says how many it takes"
+        ]
+
 
 def scenario_of(settings: Settings, name: str, load: Load) -> Scenario:
     """The pools of a configuration, and a load for them.

@@ -73,7 +73,12 @@ def what_if(settings: Settings, config: str, traffic: Traffic, policies: Sequenc
         scenario=scenario,
         policies=chosen,
         rates=[natural * speed for speed in traffic.speeds],
-        notes=[*_notes(read_trace(traffic.log), traffic.model), *scenario.notes, *left_out],
+        notes=[
+            *_notes(read_trace(traffic.log), traffic.model),
+            *scenario.notes,
+            *scenario.doubts(),
+            *left_out,
+        ],
     )
 
 

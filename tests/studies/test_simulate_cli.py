@@ -94,6 +94,14 @@ def test_barrier_groups_have_figures_and_loads_of_bounded_size(
     assert "KV tokens in use at each worker over time" in page.read_text()
 
 
+def test_calls_that_no_engine_takes_are_told_of(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file.write_text(SCENARIO.replace("kv_tokens: 60000", "flags: {max-model-len: 1000}"))
+    assert simulate(file, "--jobs", "1", "--seeds", "1") == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "of 60 calls are longer than the 1,000 tokens that an engine takes, and fail" in out
+    assert "calls failed" in out
+
+
 def test_a_worker_that_crashes_loses_its_calls_to_the_others(file: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.json"
     trouble = "seeds: 1, troubles: [{at_s: 2, worker: 'a:9002', what: crash}]"
