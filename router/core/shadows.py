@@ -44,7 +44,7 @@ class Verdict(enum.Enum):
     OUTRANKED = "outranked"
     """Another one before all costs, so there is no difference to tell."""
     REFUSED = "refused"
-    """It would not have had that worker at all, or nobody yet."""
+    """It would not have had that worker at all, or nobody yet, or it compares fewer pairs than there are."""
 
 
 class Opinion(NamedTuple):
