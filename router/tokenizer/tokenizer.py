@@ -106,7 +106,8 @@ class Tokenizer:
         try:
             text = template.render(given)
         except Exception as error:  # noqa: BLE001 - a template may raise anything, and refuses on purpose
-            raise NotRendered(f"the template refuses it: {error}") from None
+            # What a template says may quote the prompt, and this sentence is logged.
+            raise NotRendered(f"the template refuses it ({type(error).__name__})") from None
         return self._encoded(text, special=values.get("add_special_tokens") is True)
 
     def _encoded(self, text: str, *, special: bool) -> tuple[int, ...]:

@@ -178,6 +178,14 @@ def test_what_an_engine_renders_otherwise_has_no_tokens(
         made(tmp_path).ids(api, raw(body))
 
 
+def test_a_template_that_quotes_the_prompt_when_it_refuses_is_not_quoted(tmp_path: Path) -> None:
+    """What is said of a refusal is logged."""
+    tokenizer = made(tmp_path, "{{ raise_exception('cannot take ' + messages[0].content) }}")
+    with pytest.raises(NotRendered) as refused:
+        tokenizer.ids(Api.CHAT, raw({"messages": [{"role": "user", "content": "a secret"}]}))
+    assert str(refused.value) == "the template refuses it (TemplateError)"
+
+
 @pytest.mark.parametrize(
     "template",
     [
