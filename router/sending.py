@@ -135,23 +135,10 @@ class Sender:
             LegFailed: the engine refused it.
             UpstreamError: see `Upstream.open`.
         """
-        attempt = job.request.attempt
-        request_id = f"{job.call.id}-r{attempt}" if attempt else job.call.id
-        headers = for_worker(
-            job.call.headers,
-            request_id=request_id.encode(),
-            key=member.key,
-            pass_key=self._settings.pass_client_key,
-            trusted=job.request.trusted,
-            plain=job.request.api.generates,
-        )
-        headers += outgoing.headers
-        if member.dp_rank is not None:
-            headers = for_rank(headers, member.dp_rank)
         wire = WireRequest(
             job.call.method,
             job.call.target,
-            headers,
+            self._headers(job, member, outgoing),
             outgoing.body,
             job.content_length,
             once=outgoing.once,
@@ -170,6 +157,21 @@ class Sender:
             with exchange:
                 await self._refused(job, member, exchange, outgoing)
         return exchange
+
+    def _headers(self, job: Job, member: Member, outgoing: Outgoing) -> list[Header]:
+        """Those of the client that a worker may have, and those of the leg."""
+        attempt = job.request.attempt
+        request_id = f"{job.call.id}-r{attempt}" if attempt else job.call.id
+        headers = for_worker(
+            job.call.headers,
+            request_id=request_id.encode(),
+            key=member.key,
+            pass_key=self._settings.pass_client_key,
+            trusted=job.request.trusted,
+            plain=job.request.api.generates,
+        )
+        headers += outgoing.headers
+        return headers if member.dp_rank is None else for_rank(headers, member.dp_rank)
 
     async def _refused(self, job: Job, member: Member, exchange: Exchange, outgoing: Outgoing) -> None:
         """An engine's own error status: which kind it is decides whether another worker may do better."""
