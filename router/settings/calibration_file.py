@@ -32,6 +32,12 @@ _HEADER: Final = """\
 Seconds = Annotated[float, Field(ge=0, le=86_400)]
 Error = Annotated[float, Field(ge=0)] | None
 Count = Annotated[int, Field(ge=0)]
+Rate = Annotated[float, Field(ge=0.1, le=1_000)]
+"""Bytes of a token, or tokens of a step. What is beyond was never measured, and lengths that are divided by
+it would be no numbers any more."""
+
+_CLOCKS_APART_DAYS = 1.0
+"""A file from a machine whose clock is ahead is no file from the future."""
 
 
 class Quality(Section):
@@ -88,7 +94,7 @@ class StepLaw(Quality):
     most_sequences: Count = 0
     most_kv_tokens: Count = 0
     """Largest batch that was measured; beyond it the law is a guess."""
-    tokens_per_step: Annotated[float, Field(gt=0)] = 1.0
+    tokens_per_step: Rate = 1.0
     """Tokens that a step gives each sequence; above 1 the engine decodes speculatively."""
 
     def seconds(self, sequences: int, kv_tokens: int) -> float:
@@ -108,7 +114,7 @@ class WorkerMeasured(Section):
     """null: this worker does not prefill by itself."""
     step: StepLaw | None = None
     """null: this worker does not decode by itself."""
-    bytes_per_token: Annotated[float, Field(gt=0)] | None = None
+    bytes_per_token: Rate | None = None
     """Of text in several languages; code and JSON among it."""
 
     @property
@@ -228,7 +234,10 @@ class CalibrationFile(Section):
     @field_validator("measured")
     @classmethod
     def _in_utc(cls, value: datetime) -> datetime:
-        return value.astimezone(UTC)
+        try:
+            return value.astimezone(UTC)
+        except OverflowError:
+            raise ValueError("it is no time of this calendar") from None
 
     def worker(self, name: str, url: str) -> tuple[str, WorkerMeasured] | None:
         """A worker of the fleet as it was measured, and the name it had then: the same name, else the same
@@ -264,7 +273,9 @@ def read_calibration(path: Path) -> CalibrationFile:
     except yaml.YAMLError as error:
         said = " ".join(str(error).split())
         raise CalibrationFileError(f"the calibration {path} is no YAML: {said}") from error
-    if not isinstance(content, dict) or "version" not in content:
+    except RecursionError:
+        raise CalibrationFileError(f"the calibration {path} is nested too deeply to be read") from None
+    if not isinstance(content, dict) or not isinstance(content.get("version"), int):
         raise CalibrationFileError(f"{path} is no calibration: it has no version; {again}")
     if content["version"] != VERSION:
         raise CalibrationFileError(
@@ -313,7 +324,10 @@ def old_or_foreign(
         names: URL of each worker of the fleet, by name.
     """
     age = calibration.age_days(now)
-    if age > max_age_days:
+    if age < -_CLOCKS_APART_DAYS:
+        measured = f"{calibration.measured:%Y-%m-%d %H:%M} UTC"
+        yield f"the calibration was measured at {measured}, which is yet to come"
+    elif age > max_age_days:
         yield f"the calibration is {age:.0f} days old; measure again with pointsman calibrate"
     missing = [name for name, url in names.items() if calibration.worker(name, url) is None]
     if missing:

@@ -82,6 +82,8 @@ def read_yaml(path: Path) -> Tree:
         raise SettingsError(
             [f"the configuration file {path} is no YAML: {' '.join(str(error).split())}"]
         ) from error
+    except RecursionError:
+        raise SettingsError([f"the configuration file {path} is nested too deeply to be read"]) from None
     if content is None:
         return {}
     if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):

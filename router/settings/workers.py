@@ -192,6 +192,8 @@ def parse_workers(text: str) -> tuple[WorkerSettings, ...]:
         content = _lines_of_urls(text) or yaml.safe_load(text)
     except yaml.YAMLError as error:
         raise ValueError(f"it is no YAML: {' '.join(str(error).split())}") from error
+    except RecursionError:
+        raise ValueError("it is nested too deeply to be read") from None
     if isinstance(content, dict) and set(content) == {"workers"}:
         content = content["workers"]
     if not isinstance(content, list | None):

@@ -126,7 +126,10 @@ def test_hand_overs_are_those_to_the_worker_that_decodes() -> None:
         ("[]", "is no calibration: it has no version"),
         ("workers: {}", "is no calibration: it has no version"),
         ("version: 2", "has version 2, this router reads 1; measure again"),
+        ("[" * 5_000, "nested too deeply"),
+        ("version: [1]", "has no version"),
         ("version: 1", "measured"),
+        ("version: 1\nmeasured: 0001-01-01T00:00:00+14:00", "measured"),
         ("version: 1\nmeasured: 2026-11-30T02:00:00", "measured"),
         ("version: 1\nmeasured: 2026-11-30T02:00:00Z\nextra: 1", "extra"),
     ],
@@ -139,11 +142,27 @@ def test_what_is_no_calibration_is_refused_with_a_sentence(tmp_path: Path, text:
     assert str(path) in str(caught.value)
 
 
-def test_a_negative_coefficient_is_refused(path: Path) -> None:
+@pytest.mark.parametrize(
+    ("place", "key", "value"),
+    [
+        (["step"], "base_s", -0.001),
+        (["step"], "per_kv_token_s", float("nan")),
+        (["prefill"], "base_s", 1e300),
+        (["step"], "tokens_per_step", 1e-300),
+        (["step"], "tokens_per_step", float("inf")),
+        ([], "bytes_per_token", 1e-300),
+    ],
+)
+def test_a_coefficient_that_nobody_measured_is_refused(
+    path: Path, place: list[str], key: str, value: float
+) -> None:
     tree = yaml.safe_load(path.read_text(encoding="utf-8"))
-    tree["workers"]["a"]["step"]["base_s"] = -0.001
+    inner = tree["workers"]["a"]
+    for name in place:
+        inner = inner[name]
+    inner[key] = value
     path.write_text(yaml.safe_dump(tree), encoding="utf-8")
-    with pytest.raises(CalibrationFileError, match="base_s"):
+    with pytest.raises(CalibrationFileError, match=key):
         read_calibration(path)
 
 
@@ -167,6 +186,13 @@ def test_a_fresh_file_that_knows_everybody_raises_no_doubt() -> None:
 def test_an_old_file_is_told_by_its_age() -> None:
     assert said(measured=NOW - timedelta(days=31)) == [
         "the calibration is 31 days old; measure again with pointsman calibrate"
+    ]
+
+
+def test_a_file_from_the_future_is_doubted() -> None:
+    assert said(measured=NOW + timedelta(hours=20)) == []
+    assert said(measured=NOW + timedelta(days=400)) == [
+        "the calibration was measured at 2028-01-04 02:00 UTC, which is yet to come"
     ]
 
 

@@ -351,6 +351,7 @@ def test_an_empty_workers_file_is_no_worker() -> None:
         ("- url: http://a:1\n  slot: 3", r"workers\[0\].slot"),
         ("3", "must be a list of workers"),
         ("[", "no YAML"),
+        ("[" * 5_000, "nested too deeply"),
         ("- http://a:1\n- http://a:1", "two workers have the url"),
     ],
 )

@@ -286,6 +286,7 @@ def test_a_long_value_is_cut(file: Path) -> None:
     ("text", "reason"),
     [
         ("server: [", "is no YAML"),
+        ("[" * 5_000, "nested too deeply"),
         ("- a", "must hold a mapping"),
         ("1: a", "must hold a mapping"),
         ("server: {port: 1}\nserver: {port: 2}", "the key server stands twice in one mapping"),
