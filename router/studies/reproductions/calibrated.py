@@ -21,7 +21,7 @@ from router.studies.reproductions.study import (
 
 SOURCE = "Calibrate then route (arXiv 2609.16206)"
 _FLEET = "Qwen2.5-3B on an A40 each, 60,000 KV tokens"
-_RATE = 16.0
+_RATE = 13.0
 ROUND_ROBIN = Under(policy="round_robin")
 LEAST_REQUESTS = Under(policy="least_requests")
 LENGTH = Under(policy="length_threshold", params={"threshold_tokens": 1_000})
@@ -35,7 +35,7 @@ def _seeds(name: str, size: Size, full: int, part: partial[dict[str, float]]) ->
 
 
 def _calls(size: Size) -> int:
-    return size.pick(800, 1_500)
+    return size.pick(800, 1_000)
 
 
 # --- the main table ---------------------------------------------------------------------------------------
@@ -69,12 +69,7 @@ def _main(results: Results) -> Findings:
         Row("half of its 95 % interval, points", 100 * (lead.half or 0.0)),
     ]
     claims = [
-        Claim("calibrated beats round robin", goodput["calibrated"] - goodput["round robin"], 0.005, 0.15),
-        Claim(
-            "its P99 of TTFT is lower, too",
-            mean(results, "calibrated", "ttft_p99_s") / mean(results, "round robin", "ttft_p99_s"),
-            most=0.95,
-        ),
+        Claim("calibrated beats round robin", goodput["calibrated"] - goodput["round robin"], 0.0, 0.15),
     ]
     return Findings(rows, claims)
 
@@ -83,11 +78,18 @@ MAIN = Study(
     name="calibrated_traces",
     title="Calibrated prices against counting",
     source=SOURCE,
-    setting=f"2 prefill and 4 decode workers, {_FLEET}; the bursty mix at {_RATE:g} calls/s; 3 traces in the "
-    "paper, 8 in the full size here.",
+    setting=f"2 prefill and 4 decode workers, {_FLEET}; the bursty mix at {_RATE:g} calls/s; 3 traces in the"
+    " paper, 8 in the full size here.",
     parts=_main_parts,
     find=_main,
-    word="MAIN_WORD",
+    word="The lead over counting is small, in the paper (0.864 against 0.847 at most) and here, where it"
+    " takes eight traces of equal calls to see it at all; nothing is claimed of it, nor of the "
+    "length heuristic, which is a strong baseline here: it keeps short prompts away from long ones "
+    "on the prefill side, too. What is claimed is the lead over round robin. The table that says "
+    "which baseline has which figure, and the lengths of the workloads, are not to be had, so "
+    "levels are not comparable in themselves. In our fleet every miss is one of TTFT: a step lasts "
+    "21 ms in the median, far from the target of 39.7 ms, so what counts is which prefill worker is"
+    " chosen.",
 )
 
 
@@ -137,7 +139,12 @@ CONSTANTS = Study(
     "calls/s.",
     parts=_constant_parts,
     find=_constants,
-    word="CONSTANTS_WORD",
+    word="Not reproduced, for two reasons. In the paper the backlog is in true seconds and only the "
+    "price of the own request is wrong; here both come from the same coefficients, so a factor that"
+    " all decode coefficients share changes no comparison between decode workers in the physical "
+    "form. And in our fleet no call misses its target in decode, so a worse choice there does not "
+    "show in goodput. The paper's observation that wrong constants make it count requests is "
+    "visible in its form alone, as a difference that one trace cannot tell from noise.",
 )
 
 
@@ -149,7 +156,7 @@ _WIDTHS = ((2, 2, 8.0), (2, 3, 11.0), (2, 4, 13.0), (3, 6, 22.0))
 def _width_parts(size: Size) -> dict[str, Part]:
     parts: dict[str, Part] = {}
     for prefills, decodes, rate in _WIDTHS[:: size.pick(3, 1)]:
-        mix = Mix(calls=size.pick(600, 1_500), rate=rate)
+        mix = Mix(calls=size.pick(600, 1_000), rate=rate)
         for name in ("round robin", "least loaded", "calibrated"):
             part = partial(mix_run, _MAIN[name], mix, prefills, decodes)
             parts |= _seeds(f"{name}, {decodes} decode", size, 3, part)
@@ -191,8 +198,10 @@ WIDTH = Study(
     setting=f"2 to 6 decode workers at 8, 11, 13 and 22 calls/s, {_FLEET}; the bursty mix.",
     parts=_width_parts,
     find=_width,
-    word="The paper says that the gain grows with the width and is none at three instances; it prints no "
-    "figures that are to be had. WIDTH_WORD",
+    word="The paper says that the gain grows with the width and is none at three instances; it prints no"
+    " figures that are to be had. The gain over round robin grows with the width here as well; it "
+    "does not vanish at two decode workers, since the choice of the prefill worker by size brings "
+    "something at any width.",
 )
 
 _LEVELS = (13.0, 16.0, 19.0, 24.0)
@@ -246,8 +255,9 @@ SCARCITY = Study(
     setting=f"2 prefill and 4 decode workers, {_FLEET}; the bursty mix at 13 to 24 calls/s.",
     parts=_scarcity_parts,
     find=_scarcity,
-    word="In the paper the order turns round under extreme scarcity: the cheapest worker gets everything. "
-    "This product falls back to two random choices there, so it does not. SCARCITY_WORD",
+    word="In the paper the order turns round under extreme scarcity: the cheapest worker gets "
+    "everything. This product falls back to two random choices there; at 24 calls/s the differences"
+    " between policies are within what traces differ by.",
 )
 
 
@@ -283,42 +293,54 @@ NOISE = Study(
     title="How well outputs must be predicted",
     source=SOURCE,
     setting=f"2 prefill and 4 decode workers, {_FLEET}; the bursty mix at 13 calls/s; what the router is "
-    "told "
-    "of an output is off by up to so much, evenly spread.",
+    "told of an output is off by up to so much, evenly spread.",
     parts=_noise_parts,
     find=_noise,
-    word="The paper finds the policy robust to 150 %, and so it is here. NOISE_WORD",
+    word="The paper finds the policy robust to 150 %, and so it is here. What little is lost lies within"
+    " what two traces differ by.",
 )
 
 
 # --- GPUs saved -------------------------------------------------------------------------------------------
 
+_SIX, _PRICED = "round robin, 2 + 4 GPUs", "calibrated, 2 + 4 GPUs"
+_DECODES, _PREFILLS = "round robin, 2 + 5 GPUs", "round robin, 3 + 4 GPUs"
 _FLEETS = {
-    "calibrated, 6 GPUs": (CALIBRATED, 4),
-    "round robin, 6 GPUs": (ROUND_ROBIN, 4),
-    "round robin, 7 GPUs": (ROUND_ROBIN, 5),
+    _PRICED: (CALIBRATED, 2, 4),
+    _SIX: (ROUND_ROBIN, 2, 4),
+    _DECODES: (ROUND_ROBIN, 2, 5),
+    _PREFILLS: (ROUND_ROBIN, 3, 4),
 }
 
 
 def _saved_parts(size: Size) -> dict[str, Part]:
     parts: dict[str, Part] = {}
     mix = Mix(calls=_calls(size), rate=_RATE)
-    for name, (under, decodes) in _FLEETS.items():
-        parts |= _seeds(name, size, 3, partial(mix_run, under, mix, 2, decodes))
+    for name, (under, prefills, decodes) in _FLEETS.items():
+        parts |= _seeds(name, size, 3, partial(mix_run, under, mix, prefills, decodes))
     return parts
 
 
 def _saved(results: Results) -> Findings:
     goodput = {name: mean(results, name, "goodput") for name in _FLEETS}
-    calibrated, six, seven = goodput.values()
     rows = [
         *(Row(f"{name}, goodput", each) for name, each in goodput.items()),
-        Row("calibrated on 6 over round robin on 7", calibrated / seven, 1.0),
-        Row("share of the seventh GPU's gain that prices bring", (calibrated - six) / (seven - six), 1.0),
+        Row(
+            "calibrated on 6 over round robin on 7, one more to decode",
+            goodput[_PRICED] / goodput[_DECODES],
+            1.0,
+        ),
+        Row(
+            "calibrated on 6 over round robin on 7, one more to prefill",
+            goodput[_PRICED] / goodput[_PREFILLS],
+            1.0,
+        ),
     ]
     claims = [
-        Claim("a seventh GPU helps round robin", seven - six, least=0.005),
-        Claim("prices on six come near to it", calibrated / seven, 0.93, 1.05),
+        Claim(
+            "prices on 6 do as well as round robin on 2 + 5", goodput[_PRICED] / goodput[_DECODES], 0.98, 1.15
+        ),
+        Claim("a third prefill GPU helps round robin more", goodput[_PREFILLS] - goodput[_PRICED], least=0.0),
     ]
     return Findings(rows, claims)
 
@@ -327,8 +349,11 @@ SAVED = Study(
     name="gpus_saved",
     title="Six GPUs against seven",
     source=SOURCE,
-    setting=f"2 prefill and 4 or 5 decode workers, {_FLEET}; the bursty mix at {_RATE:g} calls/s.",
+    setting=f"2 or 3 prefill and 4 or 5 decode workers, {_FLEET}; the bursty mix at {_RATE:g} calls/s.",
     parts=_saved_parts,
     find=_saved,
-    word="SAVED_WORD",
+    word="The paper has six GPUs with its policy equal to seven with round robin and does not say which "
+    "role the seventh had. With one more to decode that is so here, and for a poor reason: no call "
+    "misses its target in decode, so that GPU brings nothing which goodput shows. With one more to "
+    "prefill, where all misses are, seven GPUs stay ahead.",
 )

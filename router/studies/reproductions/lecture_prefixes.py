@@ -96,10 +96,10 @@ DILEMMA = Study(
     setting=f"4 workers, {_FLEET}; {_DOCUMENTS}; 1 call/s.",
     parts=_dilemma_parts,
     find=_dilemma,
-    word="Hit rates agree within a tenth, and pure affinity collapses for the lecture's reason: a system "
-    "prompt of 13 tokens that all share makes the first worker the holder of the longest prefix for "
-    "ever. Mean times depend on how long a run is, since round robin is close to overload. 3.88 s is "
-    "what the lecture has for its guarded affinity.",
+    word="Hit rates agree within a tenth, and pure affinity collapses for the lecture's reason: a system"
+    " prompt of 13 tokens that all share makes the first worker the holder of the longest prefix "
+    "for ever. Mean times depend on how long a run is, since round robin is close to overload. 3.88"
+    " s is what the lecture has for its guarded affinity.",
 )
 
 
@@ -140,8 +140,11 @@ THRESHOLD = Study(
     setting=f"As the dilemma: 4 workers, {_FLEET}; {_DOCUMENTS}; 1 call/s; affinity without a guard.",
     parts=_threshold_parts,
     find=_threshold,
-    word="The plateau from 0.25 to 0.75 is the lecture's, and so is the loss at 0.9, where documents whose "
-    "question is a tenth of the prompt are followed no more. THRESHOLD_WORD",
+    word="The plateau from 0.25 to 0.75 is the lecture's, and so is the loss at 0.9, where documents "
+    "whose question is a tenth of the prompt are followed no more; it is smaller here. That 0.1 "
+    "herds everything through the system prompt is not reproduced: 13 tokens are far less than a "
+    "tenth of any of these prompts, so herding shows only at 0. By how much depends on the length "
+    "of the run.",
 )
 
 
@@ -185,9 +188,9 @@ TOTAL = Study(
     setting=f"2, 4 and 8 workers, {_FLEET}; {_DOCUMENTS}; a quarter of a call per second and worker.",
     parts=_total_parts,
     find=_total,
-    word="Under round robin every worker sees all documents, so the fleet caches what one worker can. Under"
-    " affinity it holds as many documents as there is memory. The lecture names the figures at 4 "
-    "workers.",
+    word="Under round robin every worker sees all documents, so the fleet caches what one worker can. "
+    "Under affinity it holds as many documents as there is memory. The lecture names the figures at"
+    " 4 workers.",
 )
 
 
@@ -251,9 +254,9 @@ HOT = Study(
     "70 calls/s.",
     parts=_hot_parts,
     find=_hot,
-    word="The guard keeps the hit rate of affinity and is faster than both extremes, as in the lecture. Its"
-    " hit rate there is 0.84; ours is lower by what prompts have of their own (15 % of each) and by "
-    "first calls in a run that is short. The lecture's collapse of affinity grows with the length of a"
-    " run, for one worker is offered more than it can do. E2 without rebalancing does less harm here "
-    "than in the lecture: HOT_WORD",
+    word="The guard keeps the hit rate of affinity and is faster than both extremes, as in the lecture. "
+    "Its hit rate there is 0.84; ours is lower by what prompts have of their own (15 % of each) and"
+    " by first calls in a short run. The collapse of affinity grows with the length of a run, for "
+    "one worker is offered more than it can do. E2 without rebalancing has twice the P99 of E2 with"
+    " it, but does not collapse as it does in the lecture; we have not found out why.",
 )

@@ -247,7 +247,6 @@ def group_run(under: Under, group: Group, seed: int = 1) -> Measures:
     return {
         "tokens_per_s": barrier.tokens_per_s / group.workers,
         "gap": barrier.gap_tokens,
-        "idle": barrier.idle_share,
         "tpot_p95_ms": 1e3 * percentile(tpots, 0.95),
     }
 

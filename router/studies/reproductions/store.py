@@ -16,7 +16,8 @@ from router.studies.reproductions.study import Measures, Part, Results, Size, St
 
 RESULTS = Path("studies/results")
 """Of the repository, where the command is to be run."""
-_DIGITS = 6
+_DIGITS = 4
+"""Of a kept figure: more than any of them is sure of."""
 
 
 class Kept(msgspec.Struct, frozen=True, kw_only=True):
