@@ -208,15 +208,27 @@ def _wrong_files(settings: Settings) -> Iterator[str]:
     folder = settings.state.dir
     if folder is not None and folder.exists() and not folder.is_dir():
         yield f"state.dir is {folder}, which is no folder"
+    yield from _wrong_logs(settings)
+
+
+def _wrong_logs(settings: Settings) -> Iterator[str]:
     log = settings.request_log
     files = {
         "request_log.path": log.path,
         "request_log.salt_file": log.salt_file,
         "decision_log.path": settings.decision_log.path,
     }
+    names: dict[Path, str] = {}
     for name, path in files.items():
-        if path is not None and not path.absolute().parent.is_dir():
+        if path is None:
+            continue
+        if not path.absolute().parent.is_dir():
             yield f"{name} is {path}, but the folder {path.absolute().parent} does not exist"
+        elif path.is_dir():
+            yield f"{name} is {path}, which is a folder"
+        other = names.setdefault(path.resolve(), name)
+        if other != name:
+            yield f"{other} and {name} are both {path}; each needs a file of its own"
 
 
 def _wrong_workers(name: str, pool: PoolSettings) -> Iterator[str]:

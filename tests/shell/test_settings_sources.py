@@ -351,3 +351,13 @@ def test_files_that_are_there_are_taken(file: Path, tmp_path: Path) -> None:
         f"request_log: {{path: {tmp_path}/log, salt_file: {tmp_path}/salt}}"
     )
     assert load(file).request_log.path == tmp_path / "log"
+
+
+def test_logs_that_are_one_file_or_a_folder_are_refused_before_the_start(file: Path, tmp_path: Path) -> None:
+    (tmp_path / "x").mkdir()
+    file.write_text(f"request_log: {{path: {tmp_path}/log}}\ndecision_log: {{path: {tmp_path}/x/../log}}")
+    (found,) = problems(file)
+    assert found.startswith("request_log.path and decision_log.path are both")
+    file.write_text(f"decision_log: {{path: {tmp_path}}}")
+    (found,) = problems(file)
+    assert found == f"decision_log.path is {tmp_path}, which is a folder"
