@@ -29,7 +29,8 @@ class Flag:
         metavar: how help calls the value; "" for a switch.
         many: takes several values, and may be repeated.
         switch: what a flag without a value sets.
-        meaning: for help, where the meaning of the first key does not say it all.
+        meaning: for help, where the meaning of the first key does not say it all; with its default in
+            brackets where that is not the key's.
         notice: said at the start when the flag is given, because users of other routers expect otherwise.
         roles: the sides of the pair that it speaks of.
         alias: the name that another router has for it.
@@ -177,7 +178,13 @@ FLAGS: Final[tuple[Flag, ...]] = (
     Flag(
         "--prefill-policy", ("pools.*.policy",), "NAME", roles=_PREFILL, meaning="Policy of the prefill pool."
     ),
-    Flag("--decode-policy", ("pools.*.policy",), "NAME", roles=_DECODE, meaning="Policy of the decode pool."),
+    Flag(
+        "--decode-policy",
+        ("pools.*.policy",),
+        "NAME",
+        roles=_DECODE,
+        meaning="Policy of the decode pool. [least_requests]",
+    ),
     Flag("--kv-connector", ("pools.*.connector",), "NAME", roles=_PAIR),
     Flag("--pd-split-min-tokens", ("pools.*.pd_split_min_tokens",), "N", roles=_DECODE),
     Flag("--pd-fallback", ("pools.*.fallback",), "WORD", roles=_DECODE),
@@ -376,5 +383,6 @@ def _add(group: argparse._ArgumentGroup, flag: Flag, key: Key) -> None:
 
 def _help(flag: Flag, key: Key) -> str:
     meaning = flag.meaning or key.meaning
-    default = f" [{key.default}]" if flag.metavar and key.default else ""
+    own = meaning.endswith("]")
+    default = f" [{key.default}]" if flag.metavar and key.default and not own else ""
     return f"{meaning}{default}".replace("%", "%%")

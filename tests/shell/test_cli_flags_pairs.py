@@ -215,3 +215,14 @@ def test_every_policy_is_put_in_front_of_the_demo_fleet_by_one_flag(policy: str)
         own = POLICIES[policy].fits(role)
         assert settings.pools[name].policy == (policy if own else "least_tokens")
     assert policy in {pool.policy for pool in settings.pools.values()}
+
+
+@pytest.mark.parametrize(("side", "pool"), [("prefill", "front"), ("decode", "back")])
+def test_help_names_the_default_policy_of_each_side(
+    side: str, pool: str, file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    default = settings_of("--config", str(file)).pools[pool].policy
+    with pytest.raises(SystemExit):
+        main(["serve", "--help"])
+    printed = " ".join(capsys.readouterr().out.split())
+    assert f"Policy of the {side} pool. [{default}]" in printed
