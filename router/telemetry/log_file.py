@@ -5,6 +5,7 @@ Separate from `line_log` because everything here may wait for a disk and runs of
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 from pathlib import Path
@@ -63,6 +64,7 @@ class LogFile:
         fd = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, _MODE)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._refuse_others(fd)
             _drop_torn_line(fd)
         except BlockingIOError as error:
             os.close(fd)
@@ -74,6 +76,14 @@ class LogFile:
             os.close(fd)
             raise
         return fd
+
+    def _refuse_others(self, fd: int) -> None:
+        """Raises OSError for a file that begins as no log of this kind does: it is somebody else's, and
+        nobody could read what was appended to it."""
+        kind = self._header.partition(b",")[0]  # its format, whatever version follows
+        head = os.pread(fd, _TAIL_BYTES, 0)
+        if b"\n" in head and not head.startswith(kind):
+            raise OSError(errno.EEXIST, "another kind of file is there already")
 
     def _named(self, error: OSError) -> OSError:
         """The same with the path: whoever reads it in a log must know which disk to look at."""

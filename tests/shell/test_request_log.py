@@ -435,6 +435,20 @@ def test_two_writers_of_one_file_are_refused(tmp_path: Path) -> None:
     run(first.aclose())
 
 
+def test_a_file_of_another_kind_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_bytes(b'{"format":"other","version":1}\nsomething without an end')
+    file = LogFile(path, b'{"format":"ours","version":2}\n')
+    with pytest.raises(OSError, match="another kind of file is there already") as refused:
+        file.append(b"a\n")
+    assert str(path) in str(refused.value)
+    assert path.read_bytes().endswith(b"without an end")
+    path.write_bytes(b'{"format":"ours","version":1}\n')
+    file.append(b"a\n")
+    file.close()
+    assert path.read_bytes() == b'{"format":"ours","version":1}\na\n'
+
+
 def test_a_path_that_cannot_be_written_is_refused_at_the_start(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         opened(tmp_path / "nowhere" / "log")
