@@ -5,6 +5,7 @@ Separate from what is done with the answer: a prefill leg is read whole and kept
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 
@@ -24,6 +25,7 @@ from router.upstream.exchange import Exchange
 
 _LAST_STATUS = 599
 _MAX_REFUSAL_BYTES = 1024 * 1024
+_RANK_REFUSED = re.compile(rb"(?:data_parallel|routed_dp)_rank\W+\d+ (?:is )?out of range")
 _TOO_LONG_MARKS = (b"maximum context length", b"longer than the model's context length")
 
 
@@ -186,6 +188,9 @@ class Sender:
             failure = Failure.MODEL_UNKNOWN
         elif exchange.status == 400 and any(mark in body for mark in _TOO_LONG_MARKS):
             failure = Failure.TOO_LONG
+        elif exchange.status == 400 and member.dp_rank is not None and _RANK_REFUSED.search(body):
+            # The number is this router's own: more ranks are configured than the engine has.
+            failure = Failure.RANK_UNKNOWN
         raise LegFailed(failure, member.name, answer=answer)
 
 

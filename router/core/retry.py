@@ -40,6 +40,8 @@ class Failure(enum.Enum):
     """401 or 403 on the router's own key: the operator's fault, not the client's."""
     MODEL_UNKNOWN = "model_unknown"
     """404 for a model that the worker was believed to serve."""
+    RANK_UNKNOWN = "rank_unknown"
+    """400, for the engine has no data-parallel rank of the number that this router gave it."""
     TOO_LONG = "too_long"
     """The prompt is beyond the worker's context, and a larger worker exists."""
     NO_HANDLE = "no_handle"
@@ -61,6 +63,7 @@ TRIES: dict[Failure, int] = {
     Failure.REFUSED_BY_ENGINE: 0,
     Failure.KEY_REFUSED: 0,
     Failure.MODEL_UNKNOWN: 1,
+    Failure.RANK_UNKNOWN: 2,
     Failure.TOO_LONG: 1,
     Failure.NO_HANDLE: 0,
     Failure.HANDLE_EXPIRED: 0,
@@ -82,6 +85,7 @@ OUTCOMES: dict[Failure, Outcome] = {
     Failure.REFUSED_BY_ENGINE: Outcome.CLIENT_ERROR,
     Failure.KEY_REFUSED: Outcome.CLIENT_ERROR,
     Failure.MODEL_UNKNOWN: Outcome.CLIENT_ERROR,
+    Failure.RANK_UNKNOWN: Outcome.FAILED,
     Failure.TOO_LONG: Outcome.CLIENT_ERROR,
     Failure.NO_HANDLE: Outcome.CANCELLED,
     Failure.HANDLE_EXPIRED: Outcome.CANCELLED,
@@ -118,6 +122,7 @@ _ELSEWHERE = {leg: {Failure.NEVER_SENT: (Again.OTHER_WORKER, 2)} for leg in Leg}
 # A prefill worker that refuses a request has made no handle; a decode worker was shown one.
 _ELSEWHERE[Leg.PREFILL] |= {
     Failure.MODEL_UNKNOWN: (Again.OTHER_WORKER, 1),
+    Failure.RANK_UNKNOWN: (Again.OTHER_WORKER, 2),
     Failure.TOO_LONG: (Again.OTHER_WORKER, 1),
 }
 _FINAL = frozenset({Failure.REFUSED_BY_ENGINE, Failure.KEY_REFUSED})

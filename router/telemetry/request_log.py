@@ -7,6 +7,7 @@ Separate from the records (`record`), which are read where nothing is written, a
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import secrets
 from collections.abc import Callable
@@ -42,14 +43,9 @@ def load_salt(path: Path) -> bytes:
     and is still shared today then looks so. OSError when the file cannot be read or made, ValueError when
     what stands in it is too short to be a secret.
     """
-    try:
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    except FileExistsError:
-        salt = path.read_bytes().strip()
-    else:
-        with os.fdopen(fd, "wb") as file:
-            salt = secrets.token_hex(_MAX_SALT_BYTES // 2).encode()
-            file.write(salt + b"\n")
+    if not path.exists():
+        _make_salt(path)
+    salt = path.read_bytes().strip()
     if len(salt) < _MIN_SALT_BYTES:
         raise ValueError(
             f"{path} holds no salt: at least {_MIN_SALT_BYTES} bytes are needed, there are {len(salt)}; "
@@ -57,6 +53,22 @@ def load_salt(path: Path) -> bytes:
         )
     # A key of BLAKE2b has at most 64 bytes; a longer secret is first hashed down to that.
     return salt if len(salt) <= _MAX_SALT_BYTES else blake2b(salt).digest()
+
+
+def _make_salt(path: Path) -> None:
+    """Writes a new salt beside its place and links it there, so that a crash leaves no empty one; of two
+    routers that start at once, both read the first."""
+    beside = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
+    fd = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        with os.fdopen(fd, "wb") as file:
+            file.write(secrets.token_hex(_MAX_SALT_BYTES // 2).encode() + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+        with contextlib.suppress(FileExistsError):
+            os.link(beside, path)
+    finally:
+        beside.unlink()
 
 
 class RequestLog(LineLog):

@@ -22,6 +22,7 @@ _TABLE = {
     Failure.REFUSED_BY_ENGINE: (0, Outcome.CLIENT_ERROR),
     Failure.KEY_REFUSED: (0, Outcome.CLIENT_ERROR),
     Failure.MODEL_UNKNOWN: (1, Outcome.CLIENT_ERROR),
+    Failure.RANK_UNKNOWN: (2, Outcome.FAILED),
     Failure.TOO_LONG: (1, Outcome.CLIENT_ERROR),
     Failure.NO_HANDLE: (0, Outcome.CANCELLED),
     Failure.HANDLE_EXPIRED: (0, Outcome.CANCELLED),

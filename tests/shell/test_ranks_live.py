@@ -81,6 +81,19 @@ def test_some_ranks_of_an_engine_may_be_written_down_alone() -> None:
     play(scene, pool={"workers": ["http://a:8000@3", "http://a:8000@5"]})
 
 
+@pytest.mark.parametrize("dialect", ["vllm", "sglang"])
+def test_ranks_that_an_engine_does_not_have_cost_no_client_its_answer(dialect: str) -> None:
+    async def scene(act: Live) -> None:
+        replies = [await act.ask(CHAT, ASK) for _ in range(24)]
+        assert {reply.status for reply in replies} == {200}
+        states = {member.name: member.worker.state.value for member in act.router.fleet}
+        assert states["a@2"] == states["a@3"] == "ejected"
+        assert states["a@0"] == states["a@1"] == "ready"
+
+    engine = MockSettings(served_model_name="m", dp_size=2, max_num_seqs=4, dialect=dialect)  # type: ignore[arg-type]  # one of two
+    play(scene, {"a": engine}, pool={"dp_size": 4}, health={"interval_s": 3000.0})
+
+
 # --- one process -----------------------------------------------------------------------------------------
 
 

@@ -454,3 +454,19 @@ def test_a_path_that_cannot_be_written_is_refused_at_the_start(tmp_path: Path) -
         opened(tmp_path / "nowhere" / "log")
     with pytest.raises(IsADirectoryError):
         opened(tmp_path)
+
+
+def test_a_new_salt_is_there_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "salt"
+
+    def fails(_fd: int) -> None:
+        raise OSError("the disk is full")
+
+    monkeypatch.setattr(os, "fsync", fails)
+    with pytest.raises(OSError, match="disk is full"):
+        load_salt(path)
+    assert list(tmp_path.iterdir()) == []
+    monkeypatch.undo()
+    salt = load_salt(path)
+    assert load_salt(path) == salt
+    assert list(tmp_path.iterdir()) == [path]
