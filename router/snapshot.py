@@ -29,7 +29,7 @@ def snapshot(fleet: Fleet, bodies: Budget, events: FleetEvents, now: float, *, r
         body_bytes=bodies.used,
         body_capacity_bytes=bodies.limit,
         pairs_set_aside=sum(1 for t in fleet.topologies for _ in t.partners.pairs.set_aside(now)),
-        bindings=[(name, d.pool.eligible.late_binding) for name, d in fleet.dispatchers.items()],
+        bindings=[(name, d.pool.binding.late) for name, d in fleet.dispatchers.items()],
         prefixes=prefix_snapshot(fleet, events),
         choosing=[_choosing(name, d.pool) for name, d in fleet.dispatchers.items()],
         forecasts=[

@@ -231,7 +231,7 @@ def debug_state(fleet: Fleet, now: float) -> dict[str, Any]:
             name: {
                 "policy": dispatcher.pool.policy_name,
                 "role": dispatcher.pool.rules.role.value,
-                "binding": "late" if dispatcher.pool.eligible.late_binding else "early",
+                "binding": "late" if dispatcher.pool.binding.late else "early",
                 "queued": dispatcher.pool.queued,
                 "in_flight": dispatcher.pool.in_flight,
                 "state": repr(dispatcher.pool),
