@@ -207,8 +207,8 @@ SCALE = Study(
     "shortest queue.",
     parts=_scale_parts,
     find=_scale,
-    word="The gain of BR-0 grows with the group as published. That of BR-H beyond it is not reproduced, "
-    "as in the main table.",
+    word="The gain of BR-0 grows with the group, as published, but less from 8 to 16 workers. That of "
+    "BR-H beyond it is not reproduced, as in the main table.",
 )
 
 

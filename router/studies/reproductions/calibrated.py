@@ -144,8 +144,7 @@ CONSTANTS = Study(
     "price of the own request is wrong; here both come from the same coefficients, so a factor that"
     " all decode coefficients share changes no comparison between decode workers in the physical "
     "form. And in our fleet no call misses its target in decode, so a worse choice there does not "
-    "show in goodput. The paper's observation that wrong constants make it count requests is "
-    "visible in its form alone, as a difference that one trace cannot tell from noise.",
+    "show in goodput. In the paper's form, too, the difference is less than traces differ by.",
 )
 
 
