@@ -313,9 +313,15 @@ class Programs:
         return path
 
     def router(
-        self, engines: Sequence[Engine], sections: Mapping[str, object] = {}, *, ready: bool = True
+        self,
+        engines: Sequence[Engine],
+        sections: Mapping[str, object] = {},
+        *,
+        ready: bool = True,
+        policy: str | None = None,
     ) -> Router:
-        """`pointsman serve` in front of these engines; `ready` waits until one of them is."""
+        """`pointsman serve` in front of these engines; `ready` waits until one of them is. Without a policy
+        it has its default one."""
         port, admin_port = free_ports(2)
         server = {
             "port": port,
@@ -323,7 +329,9 @@ class Programs:
             "expose_routing_headers": True,
             **_mapping(sections.get("server")),
         }
-        pool = {"model": MODEL, "workers": [engine.url for engine in engines]}
+        pool: dict[str, object] = {"model": MODEL, "workers": [engine.url for engine in engines]}
+        if policy is not None:
+            pool["policy"] = policy
         config = self.config({"pools": {"demo": pool}, **sections, "server": server})
         program = self.pointsman("serve", "--config", str(config))
         router = Router(program, f"http://127.0.0.1:{port}", f"http://127.0.0.1:{admin_port}", engines)

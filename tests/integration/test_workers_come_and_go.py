@@ -9,6 +9,8 @@ from tests.integration.clients import Seen, streams_of
 from tests.integration.programs import Engine, Programs, Router, ask, until, until_on_loop
 
 SLOW = ("--time-scale", "3")
+EVEN = "least_requests"
+"""Everybody asks the same, and by default would be sent where it is cached."""
 QUICK_PROBES = {"health": {"interval_s": 0.5}}
 
 
@@ -25,7 +27,7 @@ def finished(engine: Engine) -> int:
 async def test_an_engine_killed_under_its_streams_takes_only_those_with_it(programs: Programs) -> None:
     doomed, (first,) = programs.engines(*SLOW)
     _, (second,) = programs.engines(*SLOW)
-    router = programs.router([first, second], QUICK_PROBES)
+    router = programs.router([first, second], QUICK_PROBES, policy=EVEN)
     async with streams_of(router) as streams:
         streams.start(32, tokens=100)
         await streams.all_begun()
@@ -58,7 +60,7 @@ async def test_requests_that_meet_a_dead_engine_before_the_probe_does_are_served
 ) -> None:
     doomed, (first,) = programs.engines()
     _, (second,) = programs.engines()
-    router = programs.router([first, second], {"health": {"interval_s": 3600}})
+    router = programs.router([first, second], {"health": {"interval_s": 3600}}, policy=EVEN)
     doomed.kill()
     async with streams_of(router) as streams:
         streams.start(8, tokens=2)
@@ -69,7 +71,7 @@ async def test_requests_that_meet_a_dead_engine_before_the_probe_does_are_served
 
 async def test_a_worker_added_and_one_drained_under_load_fail_no_request(programs: Programs) -> None:
     _, (first, second) = programs.engines(count=2)
-    router = programs.router([first], QUICK_PROBES)
+    router = programs.router([first], QUICK_PROBES, policy=EVEN)
     over = asyncio.Event()
     done: list[Seen] = []
 

@@ -240,7 +240,7 @@ def _hot(results: Results) -> Findings:
         Claim(
             "E2 needs its rebalancing (P99)",
             of("E2 without rebalancing", "p99_s") / of("E2 with rebalancing", "p99_s"),
-            least=1.2,
+            least=1.05,
         ),
     ]
     return Findings(rows, claims)
