@@ -229,8 +229,9 @@ class Calibrated:
                 self._prefills_s(request, ask, workers, steps),
             )
         prices = self._prices(request, ask, workers, steps)
-        if self.ladder.scarce_lately(now) or self._scarce(ask, prices, steps):
-            rung = Rung.SCARCITY if self._scarce(ask, prices, steps) else Rung.SCARCITY_LATELY
+        scarce = self._scarce(ask, prices, steps)
+        if scarce or self.ladder.scarce_lately(now):
+            rung = Rung.SCARCITY if scarce else Rung.SCARCITY_LATELY
             return _Compared(request_loads(workers), two_of(workers, request, self.seed), rung.value)
         return self._cheapest(request, workers, prices)
 

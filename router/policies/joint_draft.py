@@ -5,41 +5,18 @@ Separate from the round because a policy reads and never charges: it plans on co
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from router.core.cost import Demand
-from router.core.engine_stats import EngineStats
-from router.core.lease import Lease
-from router.core.step_model import StepModel, TransferModel
-from router.core.worker import Role, WorkerView
-from router.policies.barrier import peers_of, residents_of
+from router.core.worker import WorkerView
+from router.core.worker_copy import WorkerCopy
+from router.policies.barrier import peers_of
 
 
-@dataclass(slots=True, eq=False)
-class Draft:
-    """A copy of a worker that a plan may charge; implements WorkerView."""
-
-    name: str
-    role: Role
-    model: str
-    revision: str
-    barrier_group: str | None
-    incarnation: int
-    in_flight: int
-    sequences: int
-    queued_tokens: int
-    kv_tokens: int
-    remaining_tokens: int
-    kv_capacity_tokens: int | None
-    free_slots: int | None
-    capacity: float
-    warmup: float
-    step: StepModel | None
-    transfers: Mapping[str, TransferModel]
-    residents: Collection[Lease]
-    barrier_peers: Sequence[WorkerView]
-    stats: EngineStats | None
+@dataclass(slots=True, eq=False, kw_only=True)
+class Draft(WorkerCopy):
+    """A copy of a worker that a plan may charge."""
 
     def take(self, demand: Demand, missed_tokens: int) -> None:
         """Charges one more request, of which so much is to be prefilled here."""
@@ -67,25 +44,6 @@ def drafts_of(workers: Sequence[WorkerView]) -> list[Draft]:
 
 
 def _copy(worker: WorkerView) -> Draft:
-    return Draft(
-        name=worker.name,
-        role=worker.role,
-        model=worker.model,
-        revision=worker.revision,
-        barrier_group=worker.barrier_group,
-        incarnation=worker.incarnation,
-        in_flight=worker.in_flight,
-        sequences=worker.sequences,
-        queued_tokens=worker.queued_tokens,
-        kv_tokens=worker.kv_tokens,
-        remaining_tokens=worker.remaining_tokens,
-        kv_capacity_tokens=worker.kv_capacity_tokens,
-        free_slots=worker.free_slots,
-        capacity=worker.capacity,
-        warmup=worker.warmup,
-        step=worker.step,
-        transfers=getattr(worker, "transfers", {}),
-        residents=tuple(residents_of(worker) or ()),
-        barrier_peers=(),
-        stats=worker.stats,
-    )
+    draft = Draft.of(worker)
+    draft.barrier_peers = ()
+    return draft

@@ -5,45 +5,14 @@ Separate from reading the records because only this needs the policies.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
-
-from router.core.engine_stats import EngineStats
 from router.core.explain import Row, decide
-from router.core.lease import Lease
 from router.core.policy import BatchPolicy
 from router.core.request import Request
 from router.core.rounds import Remembers
-from router.core.step_model import StepModel, TransferModel
-from router.core.worker import Role, WorkerView
+from router.core.worker import WorkerView
+from router.core.worker_copy import WorkerCopy
 from router.policies import PolicyError, build
 from router.telemetry.decision import DecisionRecord, MadeRecord, MemberRecord, RoundRecord, WaitingRecord
-
-
-@dataclass(slots=True, eq=False, kw_only=True)
-class _Member:
-    """A worker as it was."""
-
-    name: str
-    barrier_group: str | None
-    in_flight: int
-    sequences: int
-    queued_tokens: int
-    kv_tokens: int
-    remaining_tokens: int
-    kv_capacity_tokens: int | None
-    free_slots: int | None
-    capacity: float
-    warmup: float
-    step: StepModel | None
-    barrier_peers: Sequence[WorkerView] = ()
-    role: Role = Role.BOTH
-    model: str = ""
-    revision: str = ""
-    incarnation: int = 0
-    transfers: Mapping[str, TransferModel] = field(default_factory=dict)
-    residents: Collection[Lease] = ()
-    stats: EngineStats | None = None
 
 
 def picked_again(record: DecisionRecord) -> Row | None:
@@ -81,7 +50,7 @@ def _request(record: WaitingRecord) -> Request:
 
 def _offered(record: RoundRecord) -> list[WorkerView]:
     """The workers that were offered, in name order, each with all members of its group as its peers."""
-    groups: dict[int, list[_Member]] = {}
+    groups: dict[int, list[WorkerCopy]] = {}
     for member in record.members:
         groups.setdefault(member.group, []).append(_member(member))
     for members in groups.values():
@@ -92,8 +61,8 @@ def _offered(record: RoundRecord) -> list[WorkerView]:
     return sorted(found, key=lambda one: one.name)
 
 
-def _member(record: MemberRecord) -> _Member:
-    return _Member(
+def _member(record: MemberRecord) -> WorkerCopy:
+    return WorkerCopy(
         name=record.name,
         barrier_group=record.barrier_group,
         in_flight=record.in_flight,
