@@ -14,6 +14,7 @@ import msgspec
 from router.core.explain import Table
 from router.core.rounds import RoundMemory
 from router.core.step_model import StepModel
+from router.telemetry.log_lines import LogKind
 
 FORMAT = "pointsman-decision-log"
 FORMAT_VERSION = 1
@@ -140,37 +141,15 @@ class RoundRecord(
 
 Record = DecisionRecord | RoundRecord
 
-_RECORD = msgspec.json.Decoder(Record)
-_HEADER = msgspec.json.Decoder(Header)
+_LOG: LogKind[Header, Record] = LogKind(
+    "decision log",
+    FORMAT,
+    FORMAT_VERSION,
+    msgspec.json.Decoder(Header),
+    msgspec.json.Decoder(Record),
+)
 
 
 def read_decisions(path: str | os.PathLike[str]) -> Iterator[Record]:
-    """The records of a decision log, in the order in which they were made.
-
-    A last line without its newline is one that is being written, or that a crash cut: it is left out.
-
-    Raises:
-        ValueError: it is not such a file, is of a later version, or a whole line of it is no record.
-    """
-    with open(path, "rb") as file:
-        _check_header(path, file.readline())
-        for number, line in enumerate(file, start=2):
-            if not line.endswith(b"\n"):
-                return
-            try:
-                yield _RECORD.decode(line)
-            except msgspec.DecodeError as error:
-                raise ValueError(f"line {number} of {path} is not a record: {error}") from error
-
-
-def _check_header(path: str | os.PathLike[str], line: bytes) -> None:
-    try:
-        header = _HEADER.decode(line)
-    except msgspec.DecodeError as error:
-        raise ValueError(f"{path} is not a decision log: its first line is no header ({error})") from error
-    if header.format != FORMAT:
-        raise ValueError(f"{path} is not a decision log: its first line names the format {header.format!r}")
-    if header.version > FORMAT_VERSION:
-        raise ValueError(
-            f"{path} is a decision log of version {header.version}; this program reads up to {FORMAT_VERSION}"
-        )
+    """The records of a decision log, in the order in which they were made. Raises as `LogKind.records_of`."""
+    return _LOG.records_of(path)

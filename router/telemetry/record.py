@@ -12,6 +12,7 @@ from typing import Literal
 import msgspec
 
 from router.core.prompt_key import BLOCK_CHARACTERS
+from router.telemetry.log_lines import LogKind
 
 FORMAT = "pointsman-request-log"
 FORMAT_VERSION = 1
@@ -122,43 +123,21 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     finish_reason: str | None = None
 
 
-_RECORD = msgspec.json.Decoder(RequestRecord)
-_HEADER = msgspec.json.Decoder(Header)
+_LOG = LogKind(
+    "request log",
+    FORMAT,
+    FORMAT_VERSION,
+    msgspec.json.Decoder(Header),
+    msgspec.json.Decoder(RequestRecord),
+)
 
 
 def read_header(path: str | os.PathLike[str]) -> Header:
     """The header of a request log. ValueError when the file is not one, or of a later version."""
-    with open(path, "rb") as file:
-        line = file.readline()
-    try:
-        header = _HEADER.decode(line)
-    except msgspec.DecodeError as error:
-        raise ValueError(f"{path} is not a request log: its first line is no header ({error})") from error
-    if header.format != FORMAT:
-        raise ValueError(f"{path} is not a request log: its first line names the format {header.format!r}")
-    if header.version > FORMAT_VERSION:
-        raise ValueError(
-            f"{path} is a request log of version {header.version}; this program reads up to {FORMAT_VERSION}"
-        )
-    return header
+    return _LOG.header_of(path)
 
 
 def read_records(path: str | os.PathLike[str]) -> Iterator[RequestRecord]:
-    """The records of a request log, in the order in which the requests ended.
-
-    A last line without its newline is one that is being written, or that a crash cut: it is left out. Fields
-    of later versions are ignored.
-
-    Raises:
-        ValueError: naming the line, when a whole line is not a record.
-    """
-    read_header(path)
-    with open(path, "rb") as file:
-        next(file)
-        for number, line in enumerate(file, start=2):
-            if not line.endswith(b"\n"):
-                return
-            try:
-                yield _RECORD.decode(line)
-            except msgspec.DecodeError as error:
-                raise ValueError(f"line {number} of {path} is not a record: {error}") from error
+    """The records of a request log, in the order in which the requests ended. Fields of later versions are
+    ignored. Raises as `LogKind.records_of`."""
+    return _LOG.records_of(path)

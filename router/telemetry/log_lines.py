@@ -1,0 +1,75 @@
+"""Reads back what a log wrote: a header that says which kind it is, then a record per line.
+
+Separate from the records, of which there are two kinds, and from writing, which never reads.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+import msgspec
+
+
+class AnyHeader(Protocol):
+    """What the first line of every log says, whatever its kind adds."""
+
+    @property
+    def format(self) -> str: ...
+    @property
+    def version(self) -> int: ...
+
+
+H = TypeVar("H", bound=AnyHeader)
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True)
+class LogKind(Generic[H, R]):
+    """One kind of log.
+
+    Attributes:
+        name: as it is called in sentences: "request log".
+        format, version: of its header; a later version is refused.
+    """
+
+    name: str
+    format: str
+    version: int
+    header: msgspec.json.Decoder[H]
+    record: msgspec.json.Decoder[R]
+
+    def header_of(self, path: str | os.PathLike[str]) -> H:
+        """The header of a file. ValueError when it is not of this kind, or of a later version."""
+        with open(path, "rb") as file:
+            return self._checked(path, file.readline())
+
+    def records_of(self, path: str | os.PathLike[str]) -> Iterator[R]:
+        """The records of a file in its order. A last line without its newline is one that is being written,
+        or that a crash cut: it is left out. ValueError as `header_of`, or naming the line that is no record.
+        """
+        with open(path, "rb") as file:
+            self._checked(path, file.readline())
+            for number, line in enumerate(file, start=2):
+                if not line.endswith(b"\n"):
+                    return
+                try:
+                    yield self.record.decode(line)
+                except msgspec.DecodeError as error:
+                    raise ValueError(f"line {number} of {path} is not a record: {error}") from error
+
+    def _checked(self, path: str | os.PathLike[str], line: bytes) -> H:
+        name = self.name
+        try:
+            header = self.header.decode(line)
+        except msgspec.DecodeError as error:
+            raise ValueError(f"{path} is not a {name}: its first line is no header ({error})") from error
+        if header.format != self.format:
+            raise ValueError(f"{path} is not a {name}: its first line names the format {header.format!r}")
+        if header.version > self.version:
+            raise ValueError(
+                f"{path} is a {name} of version {header.version}; this program reads up to {self.version}"
+            )
+        return header
