@@ -54,6 +54,8 @@ def replayed_message(frames: Sequence[bytes]) -> Message | None:
 
 
 def _number(frame: bytes) -> int:
-    if len(frame) != SEQUENCE_BYTES or frame == END:
+    """Engines write it signed; all that is below 0 is a marker, as END, or nonsense."""
+    number = int.from_bytes(frame, "big", signed=True)
+    if len(frame) != SEQUENCE_BYTES or number < 0:
         raise BrokenFrames(f"{frame[:16]!r} is no sequence number")
-    return int.from_bytes(frame, "big")
+    return number

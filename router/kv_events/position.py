@@ -10,6 +10,9 @@ import enum
 
 from router.kv_events.framing import Message
 
+_MOST_MISSED = 2**31
+"""Batches. An engine that takes a step each millisecond publishes so many in 25 days."""
+
 
 class Step(enum.Enum):
     """What a message is, after those that were taken."""
@@ -19,7 +22,8 @@ class Step(enum.Enum):
     GAP = "gap"
     """Some were published before it and did not arrive."""
     RESTART = "restart"
-    """The engine counts anew: it is another process, which holds nothing of what was believed."""
+    """The engine counts anew, or from where it cannot have come to: it is another process, which holds
+    nothing of what was believed."""
 
 
 class Position:
@@ -56,11 +60,17 @@ class Position:
         if self.expected is None:
             return Step.NEXT
         if message.sequence >= self.expected:
-            return Step.NEXT if message.sequence == self.expected else Step.GAP
+            return self._ahead(message.sequence - self.expected)
         if message.sequence == self.expected - 1 and self.was_last(message):
             return Step.DUPLICATE
         later = ts is not None and ts > self._ts
         return Step.RESTART if later or message.sequence <= self._live else Step.DUPLICATE
+
+    @staticmethod
+    def _ahead(missed: int) -> Step:
+        if missed == 0:
+            return Step.NEXT
+        return Step.GAP if missed <= _MOST_MISSED else Step.RESTART
 
     def was_last(self, message: Message) -> bool:
         """Whether this is the message that was taken last, to the byte."""

@@ -51,6 +51,7 @@ def test_a_request_names_the_first_batch_wanted_behind_an_empty_frame() -> None:
         [b"t", b"\0" * 7, b""],
         [b"t", b"\0" * 9, b""],
         [b"t", END, b""],
+        [b"t", (2**63).to_bytes(8, "big"), b""],
         [b"", b"t", b"\0" * 8, b"p"],
     ],
 )

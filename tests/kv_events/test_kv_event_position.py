@@ -30,11 +30,16 @@ def test_the_first_message_may_have_any_number(sequence: int) -> None:
     assert Position().judge(message(sequence), 1.0) is Step.NEXT
 
 
-@given(st.integers(0, 2**63), st.integers(1, 2**40))
+@given(st.integers(0, 2**62), st.integers(1, 2**31))
 def test_the_next_number_is_next_and_a_later_one_leaves_a_gap(sequence: int, more: int) -> None:
     position = after((sequence, 1.0))
     assert position.judge(message(sequence + 1), 2.0) is Step.NEXT
     assert position.judge(message(sequence + 1 + more), 2.0) is Step.GAP
+
+
+@given(st.integers(0, 2**62), st.integers(2**31 + 2, 2**62))
+def test_a_number_that_no_engine_can_have_come_to_is_another_count(sequence: int, more: int) -> None:
+    assert after((sequence, 1.0)).judge(message(sequence + more), 2.0) is Step.RESTART
 
 
 @given(st.integers(0, 5), st.floats(0, 9))
