@@ -22,6 +22,7 @@ class KvEventCounters:
         unknown: events of types that this router does not know.
         orphans: stored events whose parent is not known.
         broken: messages and events that could not be read.
+        oversized: batches that were dropped unread, for their size.
         foreign: batches of another data-parallel rank.
         duplicates: batches that had been taken already.
         gaps, missed: times that batches were missing, and how many batches that were.
@@ -43,6 +44,7 @@ class KvEventCounters:
     unknown: int = 0
     orphans: int = 0
     broken: int = 0
+    oversized: int = 0
     foreign: int = 0
     duplicates: int = 0
     gaps: int = 0

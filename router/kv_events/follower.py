@@ -75,7 +75,7 @@ class Follower:
     async def _subscribed(self) -> Line:
         """The live line; tries for ever, for an address may become free."""
         while True:
-            self._quiet_at = self._now() + self._settings.quiet_s
+            self._expect_something()
             try:
                 return self._wire.subscribe(self.source)
             except WireFailed as error:
@@ -84,7 +84,8 @@ class Follower:
 
     async def _turn(self, line: Line) -> bool:
         """What has arrived, or is due without it. False when the line is of no use any more: some errors end
-        a connection for good, and another line makes another one."""
+        a connection for good, and another line makes another one. One that listens outlives its connections,
+        and its address would not be free at once."""
         resync_at = math.inf if self._resync_at is None else self._resync_at
         arrivals = await line.receive(min(self._quiet_at, resync_at))
         for arrival in arrivals:
@@ -93,10 +94,14 @@ class Follower:
         if quiet:
             await self._was_it_really_quiet()
         if arrivals or quiet:
-            self._quiet_at = self._now() + self._settings.quiet_s
+            self._expect_something()
         if self._now() >= resync_at:
             await self._resync()
-        return self.intake.counters.up or not quiet
+        return self.intake.counters.up or not quiet or self.source.listens
+
+    def _expect_something(self) -> None:
+        settings = self._settings
+        self._quiet_at = self._now() + (settings.quiet_s if self.intake.counters.up else settings.redial_s)
 
     async def _arrived(self, arrival: Arrival) -> None:
         if arrival is Link.UP:

@@ -6,6 +6,7 @@ Separate from where batches come from, the live socket or a replay, because both
 from __future__ import annotations
 
 import asyncio
+import logging
 
 from router.core.kv_event import BlocksCleared, BlocksRemoved, BlocksStored, KvEvent
 from router.core.prefix_ledger import Fit
@@ -15,32 +16,35 @@ from router.kv_events.framing import Message
 from router.kv_events.knowledge import Knowledge, Learned
 from router.kv_events.position import Position
 from router.kv_events.reader import Batch, Reader, pieces
+from router.kv_events.settings import KvEventsSettings
+
+log = logging.getLogger("pointsman.kv_events")
 
 
 class Intake:
     """What one worker's stream has brought so far.
-
-    Args:
-        slice_blocks: blocks that are taken in before other work gets its turn.
 
     Attributes:
         rank: batches that name another data-parallel rank are dropped; None takes all.
     """
 
     def __init__(
-        self, knowledge: Knowledge, reader: Reader, counters: KvEventCounters, *, slice_blocks: int
+        self, knowledge: Knowledge, reader: Reader, counters: KvEventCounters, settings: KvEventsSettings
     ) -> None:
         self.knowledge = knowledge
         self.position = Position()
         self.counters = counters
         self.rank: int | None = None
         self._reader = reader
-        self._slice = slice_blocks
+        self._slice = settings.slice_blocks
+        self._max_bytes = settings.max_message_bytes
         self._since_turn = 0
 
     def read(self, message: Message) -> Batch | None:
-        """The batch in a message; None when it is not meant for this worker. Of one that cannot be read it is
-        known that something was in it."""
+        """The batch in a message; None when it is not meant for this worker. Of one that cannot be read, or
+        is too large for that, it is known that something was in it."""
+        if len(message.payload) > self._max_bytes:
+            return self._unread(len(message.payload))
         try:
             batch = self._reader.read(message.payload)
         except BrokenPayload:
@@ -60,7 +64,7 @@ class Intake:
         counters.broken += batch.broken
         for event in batch.events:
             await self._take_event(event)
-        if batch.broken:
+        if batch.broken or batch.oversized:
             self.lose()
 
     def lose(self) -> None:
@@ -68,6 +72,19 @@ class Intake:
         if self.position.expected is not None:
             self.counters.lost += 1
         self.knowledge.learn(Learned.LOST)
+
+    def _unread(self, size_bytes: int) -> Batch:
+        """Stands for a batch beyond the bound. The operator hears of the first: the others are counted."""
+        if self.counters.oversized == 0:
+            log.warning(
+                "worker %s: a batch of KV events of %d bytes is dropped, since kv_events.max_message_bytes "
+                "is %d; what is known of its blocks begins anew",
+                self.knowledge.worker,
+                size_bytes,
+                self._max_bytes,
+            )
+        self.counters.oversized += 1
+        return Batch(None, None, oversized=True)
 
     async def _take_event(self, event: KvEvent) -> None:
         if isinstance(event, BlocksCleared):

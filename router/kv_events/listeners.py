@@ -89,7 +89,7 @@ class KvEventListeners:
 
     def _intake(self, publisher: Publisher, counters: KvEventCounters) -> Intake:
         knowledge = Knowledge(publisher.index, publisher.worker, counts_only=publisher.counts_only)
-        return Intake(knowledge, Reader(publisher.naming), counters, slice_blocks=self._settings.slice_blocks)
+        return Intake(knowledge, Reader(publisher.naming), counters, self._settings)
 
     async def _follow(self, publisher: Publisher, intake: Intake) -> None:
         source = await self._located(publisher)

@@ -60,6 +60,7 @@ class Batch:
         ignored: events of blocks that do not count.
         unknown: events of types that are not known.
         broken: events that could not be read; what they said is lost.
+        oversized: it was not read at all; what it said is lost.
     """
 
     ts: float | None
@@ -68,6 +69,7 @@ class Batch:
     ignored: int = 0
     unknown: int = 0
     broken: int = 0
+    oversized: bool = False
 
 
 class Reader:

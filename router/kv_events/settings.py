@@ -10,8 +10,9 @@ class KvEventsSettings:
     """Times in seconds, bounds per worker.
 
     Attributes:
-        quiet_s: after so long without a message the engine's replay is asked whether there was really none;
-            without a connection, another one is made.
+        quiet_s: after so long without a message the engine's replay is asked whether there was really none.
+        redial_s: a connection that does not come about, or back, is tried for on a new socket after so long:
+            some errors end a socket's connection for good.
         answer_s: the first answer of a replay comes within.
         next_answer_s: and each further one within; engines send them in one go.
         replay_s: a whole replay is done within.
@@ -20,11 +21,13 @@ class KvEventsSettings:
         look_s: between two looks for where a worker publishes, while it does not say.
         queue_messages: waiting in the live socket; what is more waits in the engine's, which is asked to
             replay what it could not keep.
-        max_message_bytes: a larger message ends the connection. A step of 64,000 tokens takes some 0.4 MB.
+        max_message_bytes: a larger batch is dropped unread, and one of four times that ends the connection
+            before it is in memory. A step of 64,000 tokens takes some 0.4 MB.
         slice_blocks: taken in between two turns of the event loop.
     """
 
     quiet_s: float = 30.0
+    redial_s: float = 5.0
     answer_s: float = 2.0
     next_answer_s: float = 0.5
     replay_s: float = 60.0

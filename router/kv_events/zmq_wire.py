@@ -20,6 +20,9 @@ from router.kv_events.source import EventSource
 from router.kv_events.wire import Arrival, Link, WireFailed
 
 _MOST_AT_ONCE = 64
+_BYTES_BEYOND_BOUND = 4
+"""Times the bound on batches. ZMQ does not pass over a message that is too large: it hangs up, and would at
+each replay. Up to here a batch is received, so that it can be dropped alone."""
 _REPLAY_QUEUE = 20_000
 _HEARTBEAT_MS = 5_000
 _HEARTBEAT_TIMEOUT_MS = 15_000
@@ -77,7 +80,7 @@ class ZmqWire:
         socket.setsockopt(zmq.LINGER, 0)
         socket.setsockopt(zmq.IPV6, 1)
         socket.setsockopt(zmq.RCVHWM, queue)
-        socket.setsockopt(zmq.MAXMSGSIZE, self._settings.max_message_bytes)
+        socket.setsockopt(zmq.MAXMSGSIZE, _BYTES_BEYOND_BOUND * self._settings.max_message_bytes)
         socket.setsockopt(zmq.RECONNECT_IVL, _RECONNECT_MS)
         socket.setsockopt(zmq.RECONNECT_IVL_MAX, _RECONNECT_MAX_MS)
         socket.setsockopt(zmq.HEARTBEAT_IVL, _HEARTBEAT_MS)

@@ -74,6 +74,7 @@ COUNTERS: dict[str, tuple[str, Callable[[KvEventCounters], int]]] = {
     "unknown": ("Events of types that this router does not know.", lambda c: c.unknown),
     "orphans": ("Stored events whose parent block is not known.", lambda c: c.orphans),
     "broken": ("Messages and events that could not be decoded.", lambda c: c.broken),
+    "oversized": ("Batches dropped unread, for their size.", lambda c: c.oversized),
     "foreign": ("Batches of another data-parallel rank.", lambda c: c.foreign),
     "duplicates": ("Batches that had been taken already.", lambda c: c.duplicates),
     "gaps": ("Times that batches were missing.", lambda c: c.gaps),

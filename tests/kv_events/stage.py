@@ -47,7 +47,7 @@ class Stage:
             Knowledge(self.index, "one"),
             Reader(Naming("model")),
             self.counters,
-            slice_blocks=self.settings.slice_blocks,
+            self.settings,
         )
         self.follower = Follower(
             self.intake, publisher, source, self.settings, asyncio.get_running_loop().time

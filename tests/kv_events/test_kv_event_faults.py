@@ -113,7 +113,7 @@ def test_the_record_becomes_the_truth_again_after_any_faults(
         index = PrefixIndex()
         index.admit("one", 1)
         knowledge, counters = Knowledge(index, "one"), KvEventCounters()
-        intake = Intake(knowledge, Reader(Naming("model")), counters, slice_blocks=2)
+        intake = Intake(knowledge, Reader(Naming("model")), counters, KvEventsSettings(slice_blocks=2))
         source = EventSource("tcp://one:1", "tcp://one:2" if replays else None)
         loop = asyncio.get_running_loop()
         follower = Follower(intake, engine.publisher, source, KvEventsSettings(), loop.time)
@@ -158,7 +158,12 @@ def test_what_is_believed_exactly_is_true_at_every_quiet_moment(
         engine = Engine(Publisher(buffer_steps=buffer_steps))
         index = PrefixIndex()
         index.admit("one", 1)
-        intake = Intake(Knowledge(index, "one"), Reader(Naming("model")), KvEventCounters(), slice_blocks=2)
+        intake = Intake(
+            Knowledge(index, "one"),
+            Reader(Naming("model")),
+            KvEventCounters(),
+            KvEventsSettings(slice_blocks=2),
+        )
         source = EventSource("tcp://one:1", "tcp://one:2")
         loop = asyncio.get_running_loop()
         task = loop.create_task(

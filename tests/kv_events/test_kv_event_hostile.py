@@ -15,6 +15,7 @@ from router.core.prefix_ledger import Fit
 from router.core.prefix_settings import PrefixSettings
 from router.core.trust import Trust
 from router.kv_events.knowledge import Known
+from router.kv_events.settings import KvEventsSettings
 from router.kv_events.source import EventSource
 from router.virtual.clock import run
 from tests.kv_events.publisher import CLEARED, TOPIC, MemoryLine, Publisher, stored
@@ -70,6 +71,61 @@ def test_an_unreadable_batch_in_a_replay_keeps_the_record_from_being_whole() -> 
         stage.task.cancel()
 
     run(main())
+
+
+@both
+@pytest.mark.parametrize("number", [2**40, 2**63 - 1, 2**63, 2**64 - 2])
+def test_a_leap_of_numbers_counts_nothing_as_missed(number: int, source: EventSource) -> None:
+    async def scene(stage: Stage) -> None:
+        stage.publisher.publish(stored(A))
+        payload = msgspec.msgpack.encode([stage.publisher.clock(), [stored(B)], 0])
+        stage.publisher.send((TOPIC, number.to_bytes(8, "big"), payload))
+        await stage.settle(1)
+        stage.publisher.publish(stored(C))
+        await stage.settle(1)
+        assert (stage.counters.missed, stage.counters.gaps, stage.held(C)) == (0, 0, [64])
+
+    play(scene, source=source)
+
+
+def too_large() -> Sequence[dict[str, object]]:
+    """More than the bound of 4,000 bytes, less than what ends a connection."""
+    return [stored(range(start, start + 1_024)) for start in (50_000, 60_000)]
+
+
+SMALL = KvEventsSettings(max_message_bytes=4_000)
+
+
+@both
+def test_a_batch_beyond_the_bound_is_dropped_alone(
+    source: EventSource, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scene(stage: Stage) -> None:
+        for _ in range(3):
+            stage.publisher.publish(*too_large())
+        stage.publisher.publish(stored(C))
+        await stage.settle()
+        assert (stage.known, stage.trust, stage.counters.up) == (Known.PARTLY, Trust.APPROXIMATE, True)
+        assert stage.held(A, C) == [0, 64]
+        assert (stage.counters.oversized, stage.counters.lost, stage.counters.disconnects) == (3, 3, 0)
+
+    with caplog.at_level(logging.WARNING):
+        play(scene, source=source, before=[A], settings=SMALL)
+    [said] = caplog.messages
+    assert "kv_events.max_message_bytes is 4000" in said
+
+
+def test_a_batch_beyond_the_bound_in_a_replay_keeps_the_record_from_being_whole() -> None:
+    async def scene(stage: Stage) -> None:
+        stage.publisher.publish(*too_large(), lost=True)
+        stage.publisher.publish(stored(C))
+        await stage.settle(1_000)
+        assert (stage.known, stage.held(A, C)) == (Known.PARTLY, [0, 64])
+        stage.publisher.publish(CLEARED, stored(D))
+        await stage.settle()
+        assert (stage.known, stage.held(D)) == (Known.WHOLLY, [64])
+
+    play(scene, before=[A], settings=SMALL)
 
 
 def test_batches_of_another_rank_are_dropped(caplog: pytest.LogCaptureFixture) -> None:

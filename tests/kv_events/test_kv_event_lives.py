@@ -173,11 +173,25 @@ def test_a_connection_that_ended_for_good_is_made_anew() -> None:
         line.put(Link.DOWN)
         await stage.settle()
         assert stage.known is Known.WHOLLY_STALE
-        await stage.settle(stage.settings.quiet_s)
+        await stage.settle(stage.settings.redial_s)
         assert line.closed
         assert (stage.known, stage.counters.up, stage.counters.lost) == (Known.WHOLLY, True, 0)
 
     play(scene, before=[A])
+
+
+def test_a_line_that_listens_outlives_its_connections() -> None:
+    async def scene(stage: Stage) -> None:
+        (line,) = stage.publisher.lines
+        stage.publisher.disconnect()
+        await stage.settle(stage.settings.quiet_s)
+        assert stage.publisher.lines == [line]
+        stage.publisher.connect()
+        stage.publisher.publish(stored(B))
+        await stage.settle()
+        assert (line.closed, stage.held(B)) == (False, [64])
+
+    play(scene, source=EventSource("tcp://*:5557", "tcp://one:5558"))
 
 
 def test_an_idle_engine_keeps_its_trust() -> None:

@@ -95,7 +95,7 @@ class Stage:
         self.index.admit("one", 1)
         self.counters = KvEventCounters()
         self.knowledge = Knowledge(self.index, "one")
-        intake = Intake(self.knowledge, Reader(Naming("model")), self.counters, slice_blocks=256)
+        intake = Intake(self.knowledge, Reader(Naming("model")), self.counters, KvEventsSettings())
         self.task = loop.create_task(Follower(intake, self.wire, source, SETTINGS, loop.time).run())
 
     async def until(self, what: Callable[[], bool]) -> None:
@@ -246,7 +246,7 @@ async def next_of(line: ZmqLine) -> Any:
     return arrival
 
 
-def test_a_message_beyond_the_bound_ends_the_connection(
+def test_a_message_far_beyond_the_bound_ends_the_connection(
     context: zmq.Context[zmq.Socket[bytes]],
 ) -> None:
     async def scene() -> None:
@@ -256,6 +256,8 @@ def test_a_message_beyond_the_bound_ends_the_connection(
         line = wire.subscribe(EventSource(engine.endpoint))
         assert await next_of(line) is Link.UP
         await asyncio.sleep(0.1)
+        engine.publish(stored(range(16 * 40)))
+        assert len((await next_of(line))[2]) > 1_000
         engine.publish(stored(range(16 * 200)))
         assert await next_of(line) is Link.DOWN
         line.close()
