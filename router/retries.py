@@ -8,12 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from msgspec import structs
-
 from router.admission import Job
 from router.core.budget import RetryBudget
 from router.core.request import Request
-from router.core.retry import Failure
+from router.core.retry import Failure, elsewhere
 from router.core.roster import Roster
 from router.sending import LegFailed
 from router.settings.timeouts import RetrySettings
@@ -44,13 +42,10 @@ class Retries:
     def elsewhere(self, request: Request, failed: LegFailed, roster: Roster) -> Request:
         """The same request for other workers of this roster than the one that failed, and than those that
         would fail alike."""
-        avoid = request.avoid | {failed.worker}
         if failed.failure is Failure.MODEL_UNKNOWN:
             roster.lose_model(failed.worker, request.model)
             self.on_model_unknown(failed.worker)
-        elif failed.failure is Failure.TOO_LONG:
-            avoid |= roster.no_longer_than(failed.worker, request.model)
-        return structs.replace(request, attempt=request.attempt + 1, avoid=avoid)
+        return elsewhere(request, failed.failure, failed.worker, roster)
 
 
 def _nobody(worker: str) -> None:

@@ -79,11 +79,6 @@ def as_failure(error: LegFailed | UpstreamError, worker: str) -> LegFailed:
     return error if isinstance(error, LegFailed) else leg_failed(error, worker)
 
 
-NOT_TAKEN = frozenset({Failure.NO_ANSWER, Failure.SERVER_ERROR, Failure.FIRST_EVENT_ERROR, Failure.TIMEOUT})
-"""Failures of a decode leg after which the KV is taken for not handed over: whose fault that is shows only
-with others. A decode engine that refuses a request in so many words has told the producer."""
-
-
 @dataclass(frozen=True, slots=True)
 class LegSettings:
     """What legs are run with.

@@ -27,7 +27,7 @@ from router.core.errors import (
 from router.core.handover import Handover
 from router.core.lease import Lease, Outcome
 from router.core.request import Request
-from router.core.retry import Again, Failure, Leg, SplitTries
+from router.core.retry import NOT_TAKEN, Again, Failure, Leg, SplitTries
 from router.core.split_rule import Refusal, Where, Whole
 from router.dispatch import Held
 from router.fleet import Fleet, Member
@@ -37,7 +37,7 @@ from router.peers import Peers
 from router.prefill_leg import PrefilledMeanwhile, PrefillLegs
 from router.releases import Abandoned, Releases
 from router.retries import Retries
-from router.sending import NOT_TAKEN, LegFailed, Outgoing, as_failure
+from router.sending import LegFailed, Outgoing, as_failure
 from router.together import Failed, Together
 from router.topology import Topology
 
@@ -165,7 +165,7 @@ class Splits:
         job, topology, failure = course.job, course.topology, failed.failure
         pool = topology.prefill.pool if leg is Leg.PREFILL else topology.decode.pool
         elsewhere = self._retries.elsewhere(job.request, failed, pool.roster)
-        others = bool(pool.candidates(structs.replace(elsewhere, split=leg is Leg.PREFILL)))
+        others = topology.splitting.others_for(elsewhere, leg)
         again = course.tries.after(leg, failure)
         if topology.now() >= job.answer_by or (failure is Failure.TOO_LONG and not others):
             raise failed
@@ -174,14 +174,11 @@ class Splits:
         elif again is Again.GIVE_UP or not self._take(course):
             raise failed
         course.journey.tried_again(failure, prefilled=again is Again.NEW_PREFILL)
-        # A pair that failed rests anyway, so the only worker there is on a side need not be avoided as well.
-        if not others and leg is Leg.DECODE:
-            elsewhere = structs.replace(elsewhere, avoid=job.request.avoid)
         if failed.producer is not None:
             self._peers.forget(failed.producer)  # it may be another process by now, unnoticed so far
-            both = structs.replace(elsewhere, avoid=elsewhere.avoid | {failed.producer}, split=True)
-            elsewhere = both if topology.prefill.pool.candidates(both) else elsewhere
-        job.request = elsewhere
+        job.request = topology.splitting.again(
+            job.request, elsewhere, others=others or leg is Leg.PREFILL, producer=failed.producer
+        )
 
     async def _once(self, course: _Course) -> Failed | None:
         """One course. Returns which leg failed before commit, None when the request was answered."""

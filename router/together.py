@@ -14,14 +14,14 @@ from router.api.responder import Responder
 from router.connectors import Pairing
 from router.core.errors import ConnectFailed, UpstreamError
 from router.core.lease import Lease, Outcome
-from router.core.retry import Leg
+from router.core.retry import NOT_TAKEN, Leg
 from router.dispatch import Held
 from router.fleet import Fleet, Member
 from router.journey import Journey, Telemetry
 from router.leg import Legs
 from router.peers import Peers
 from router.prefill_leg import PrefillLegs
-from router.sending import NOT_TAKEN, LegFailed, Outgoing, as_failure
+from router.sending import LegFailed, Outgoing, as_failure
 from router.topology import Topology
 
 log = logging.getLogger("pointsman.split")

@@ -13,8 +13,12 @@ from __future__ import annotations
 
 import enum
 
+from msgspec import structs
+
 from router.core.errors import ConnectFailed, DeadlineExceeded, UpstreamClosed, UpstreamError
 from router.core.lease import Outcome
+from router.core.request import Request
+from router.core.roster import Roster
 
 
 class Failure(enum.Enum):
@@ -92,6 +96,10 @@ OUTCOMES: dict[Failure, Outcome] = {
 }
 """What the failure says about the worker, where no exception says it more exactly."""
 
+NOT_TAKEN = frozenset({Failure.NO_ANSWER, Failure.SERVER_ERROR, Failure.FIRST_EVENT_ERROR, Failure.TIMEOUT})
+"""Failures of a decode leg after which the KV is taken for not handed over: whose fault that is shows only
+with others. A decode engine that refuses a request in so many words has told the producer."""
+
 
 class Leg(enum.Enum):
     """Which half of a split request failed."""
@@ -155,6 +163,15 @@ def failure_of_status(status: int) -> Failure | None:
     if status == 504:
         return Failure.TIMEOUT
     return Failure.SERVER_ERROR if status >= 500 else Failure.REFUSED_BY_ENGINE
+
+
+def elsewhere(request: Request, failure: Failure, worker: str, roster: Roster) -> Request:
+    """The same request for other workers of this roster than the one that failed, and than those that would
+    fail alike."""
+    avoid = request.avoid | {worker}
+    if failure is Failure.TOO_LONG:
+        avoid |= roster.no_longer_than(worker, request.model)
+    return structs.replace(request, attempt=request.attempt + 1, avoid=avoid)
 
 
 class Tries:

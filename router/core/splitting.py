@@ -14,6 +14,7 @@ from msgspec import structs
 from router.core.partners import Partners
 from router.core.pool import Pool
 from router.core.request import Request
+from router.core.retry import Leg
 from router.core.split_rule import Fallback, Refusal, SplitFacts, SplitRule, Unsplit, Where, Whole
 from router.core.worker import Role, Worker
 
@@ -66,6 +67,27 @@ class Splitting:
             decode_takes_whole=self.takes_whole,
         )
         return self.rule.decide(facts)
+
+    def others_for(self, request: Request, leg: Leg) -> bool:
+        """Whether anybody may run this leg of a request that is tried again."""
+        pool = self.prefill if leg is Leg.PREFILL else self.decode
+        return bool(pool.candidates(structs.replace(request, split=leg is Leg.PREFILL)))
+
+    def again(self, request: Request, elsewhere: Request, *, others: bool, producer: str | None) -> Request:
+        """The request for the next try, from the start.
+
+        Args:
+            elsewhere: the same, away from the worker that failed.
+            others: somebody else is left to decode it.
+            producer: who had prefilled, when its KV did not come over.
+        """
+        # A pair that failed rests anyway, so the only worker there is on a side need not be avoided as well.
+        if not others:
+            elsewhere = structs.replace(elsewhere, avoid=request.avoid)
+        if producer is not None:
+            both = structs.replace(elsewhere, avoid=elsewhere.avoid | {producer}, split=True)
+            elsewhere = both if self.prefill.candidates(both) else elsewhere
+        return elsewhere
 
     def _producer_ready(self, model: str, prefills: Sequence[Worker]) -> bool:
         """Whether some prefill worker could hand KV over now. Where decode workers may serve what cannot be
