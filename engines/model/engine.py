@@ -7,7 +7,7 @@ may add and abort jobs.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, KeysView
 from collections.abc import Sequence as Iterated
 from typing import NoReturn
 
@@ -100,6 +100,11 @@ class Engine:
     def running_tokens(self) -> int:
         """Computed tokens of all sequences in the batch: what a decode step reads."""
         return sum(sequence.computed for sequence in self._scheduler.running)
+
+    @property
+    def cached_hashes(self) -> KeysView[bytes]:
+        """Content of the prefix cache, each block once."""
+        return self._scheduler.kv.cached_hashes
 
     @property
     def kv_capacity_tokens(self) -> int:

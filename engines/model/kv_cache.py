@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import KeysView, Sequence
 from dataclasses import dataclass
 
 from engines.model.block_hash import BlockChain
@@ -96,6 +96,11 @@ class KvCache:
     def cached_blocks(self) -> int:
         """Blocks with reusable content, held or not."""
         return sum(map(len, self._cached.values()))
+
+    @property
+    def cached_hashes(self) -> KeysView[bytes]:
+        """What is cached, each content once."""
+        return self._cached.keys()
 
     @property
     def capacity_tokens(self) -> int:

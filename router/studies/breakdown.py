@@ -143,6 +143,7 @@ def _mean_of(many: Sequence[Distribution | None]) -> Distribution | None:
         mean=_mean([each.mean for each in known]),
         p50=_mean([each.p50 for each in known]),
         p90=_mean([each.p90 for each in known]),
+        p95=_mean([each.p95 for each in known]),
         p99=_mean([each.p99 for each in known]),
         max=max(each.max for each in known),
     )

@@ -123,7 +123,7 @@ def test_a_call_that_no_engine_can_hold_is_refused_and_nothing_else_is() -> None
     made = [Call(number=9, at=0.0, parts=(Part(5, 9_000),), output_tokens=5), *calls(5)]
     made[0] = Call(number=9, at=0.0, parts=(Part(5, 9_000),), output_tokens=5)
     result = run(fleet(2), made)
-    assert {record.number: record.outcome for record in result.calls}[9] == "failed"
+    assert {record.number: record.outcome for record in result.calls}[9] == "too_long"
     assert ok(result) == 5
 
 

@@ -105,6 +105,7 @@ class Courses:
         self._acquire(life, rounds)
 
     def _acquire(self, life: Life, rounds: Rounds) -> None:
+        life.waits_since = self._timeline.now
         try:
             rounds.acquire(life.request)
         except RouterError as error:
@@ -115,6 +116,7 @@ class Courses:
         life = self.lives[lease.request.id]
         record, now = life.record, self._timeline.now
         record.placed, record.reason = now, lease.reason
+        record.pool_wait += now - life.waits_since
         if lease.prefill_only:
             record.prefill_worker = lease.worker
         else:
@@ -147,7 +149,11 @@ class Courses:
                 self._legs[name][job.id] = leg
             try:
                 self.hall.stepper(name).submit(leg.rank, jobs)
-            except (EngineBusy, EngineRejects) as error:
+            except EngineRejects:  # a prompt goes where it fits if it fits anywhere
+                self._drop(leg)
+                self._over(life, "too_long")
+                return
+            except EngineBusy as error:
                 self._drop(leg)
                 self._fail(life, Outcome.BUSY, str(error))
                 return
@@ -222,6 +228,7 @@ class Courses:
         record, now = leg.life.record, self._timeline.now
         timing = next(iter(leg.timings.values()))
         hit = timing.cached_tokens
+        record.engine_wait += (timing.scheduled or timing.queued) - timing.queued
         if leg.prefill or (leg.life.handover is None and leg.lease.prefill is None):
             record.hit_tokens = hit
         if not leg.prefill and record.first is None:

@@ -14,10 +14,15 @@ from router.studies.simulation.fleet import FleetPlan, WorkerPlan
 from router.studies.simulation.record import BarrierRecord, EngineRecord
 from router.studies.simulation.stepper import Listener, Rank, Stepper
 from router.studies.simulation.timeline import Timeline
+from router.studies.simulation.token_gaps import TokenGaps
 
 
 class Hall:
-    """Engines by name. Those of one barrier group step together, all others alone."""
+    """Engines by name. Those of one barrier group step together, all others alone.
+
+    Attributes:
+        gaps: time between tokens, at all engines.
+    """
 
     def __init__(self, timeline: Timeline, plan: FleetPlan, listener: Listener) -> None:
         self._timeline = timeline
@@ -27,6 +32,7 @@ class Hall:
         self._ranks: dict[str, Rank] = {}
         self._steppers: dict[str, Stepper] = {}
         self._down: set[str] = set()
+        self.gaps = TokenGaps()
         self._births = dict.fromkeys(self._plans, 0.0)
         groups: dict[str, list[Rank]] = {}
         for name, worker in self._plans.items():
@@ -36,7 +42,7 @@ class Hall:
             self._steps_of(ranks)
 
     def _steps_of(self, ranks: list[Rank]) -> None:
-        stepper = Stepper(self._timeline, ranks, self._listener, stretch_s=self._stretch_s)
+        stepper = Stepper(self._timeline, ranks, self._listener, stretch_s=self._stretch_s, gaps=self.gaps)
         for rank in ranks:
             self._steppers[rank.name] = stepper
 

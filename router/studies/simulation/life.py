@@ -52,6 +52,7 @@ class Life:
     Attributes:
         leg: the one at whose end something happens; None while it waits.
         handover: its KV, once it is prefilled.
+        waits_since: when it last came to a pool (s).
     """
 
     call: Call
@@ -59,6 +60,7 @@ class Life:
     record: CallRecord
     leg: Leg | None = None
     handover: Handover | None = None
+    waits_since: float = 0.0
 
     def __repr__(self) -> str:
         return f"<Life of call {self.call.number} [{self.record.outcome or 'on its way'}]>"

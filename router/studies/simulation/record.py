@@ -16,8 +16,10 @@ class CallRecord(msgspec.Struct, kw_only=True, gc=False):
         first, done: first and last token, as they reach the client.
         hit_tokens: prompt tokens that the engine found in its cache (the prefill engine, of two).
         tokens: that were written, all sequences together.
-        outcome: "ok", or why there is no whole answer.
+        outcome: "ok", or why there is no whole answer; "too_long" where no engine takes so long a prompt.
         tries: placements after the first.
+        pool_wait: in the queues of the router's pools, before every placement.
+        engine_wait: in the queues of engines, from its coming to its first step, transfer of KV included.
     """
 
     number: int
@@ -37,6 +39,8 @@ class CallRecord(msgspec.Struct, kw_only=True, gc=False):
     tokens: int = 0
     outcome: str = ""
     tries: int = 0
+    pool_wait: float = 0.0
+    engine_wait: float = 0.0
 
     @property
     def ttft_s(self) -> float | None:

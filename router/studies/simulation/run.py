@@ -5,7 +5,7 @@ The same pools and policies as the live router's, over the same engine model as 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
@@ -26,6 +26,7 @@ from router.core.worker import Role, Worker
 from router.policies import build
 from router.studies.simulation.barrier_watch import Sample
 from router.studies.simulation.call import Call, Texts
+from router.studies.simulation.copies import QUARTERS, Copies
 from router.studies.simulation.courses import Courses, Pair
 from router.studies.simulation.fleet import FleetPlan, PoolPlan, Trouble, WorkerPlan
 from router.studies.simulation.hall import Hall
@@ -33,6 +34,7 @@ from router.studies.simulation.life import Life
 from router.studies.simulation.record import BarrierRecord, CallRecord, EngineRecord
 from router.studies.simulation.rounds import Rounds
 from router.studies.simulation.timeline import Timeline
+from router.studies.simulation.token_gaps import TokenGaps
 
 _STALE_PERIODS = 3
 
@@ -46,6 +48,8 @@ class RunResult:
         barriers: figures of each barrier group, by the name of its first worker.
         loads: of each barrier group over time.
         ended_s: virtual time of the end.
+        copies: workers that hold a cached block, on average, of those that prefill; None without caches.
+        gaps: time between tokens; None where engines write none.
     """
 
     calls: list[CallRecord]
@@ -53,6 +57,8 @@ class RunResult:
     barriers: dict[str, BarrierRecord]
     loads: dict[str, list[Sample]]
     ended_s: float
+    copies: float | None = None
+    gaps: TokenGaps | None = None
 
 
 class Simulation:
@@ -77,12 +83,14 @@ class Simulation:
         self.courses.open(self.hall, self.rounds, self._make_pair())
         self._followers: dict[int, list[Call]] = {}
         self._to_come = 0
+        self._copies = Copies()
         for call in calls:
             self._to_come += 1
             if call.after is None:
                 self.timeline.at(call.at, partial(self._arrive, call))
             else:
                 self._followers.setdefault(call.after, []).append(call)
+        self._quarters = {self._to_come * part // QUARTERS for part in range(QUARTERS)}
         for trouble in plan.troubles:
             self.timeline.at(trouble.at, partial(self._trouble, trouble))
 
@@ -159,6 +167,8 @@ class Simulation:
             barriers=self.hall.barriers(),
             loads=self.hall.loads(),
             ended_s=self.timeline.now,
+            copies=self._copies.mean,
+            gaps=self.hall.gaps,
         )
 
     def _scrape(self) -> None:
@@ -213,8 +223,18 @@ class Simulation:
 
     def _ended(self, life: Life) -> None:
         self._to_come -= 1
+        if self._to_come in self._quarters:
+            self._copies.look(self._caches())
         for call in self._followers.pop(life.call.number, ()):
             self.timeline.after(call.at, partial(self._arrive, call))
+
+    def _caches(self) -> Iterator[Collection[bytes]]:
+        """Of the workers that prefill and are up."""
+        for plan in self._plan.pools:
+            if plan.role is not Role.DECODE:
+                for worker in plan.workers:
+                    if self.hall.is_up(worker.name):
+                        yield self.hall.rank(worker.name).engine.cached_hashes
 
     # --- troubles --------------------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from engines.model.roofline import StepClock, StepLoad
 from engines.model.span import Span
 from router.studies.simulation.barrier_watch import BarrierWatch
 from router.studies.simulation.timeline import Timeline, Timer
+from router.studies.simulation.token_gaps import TokenGaps
 
 _LONGEST_SPAN = 100_000
 
@@ -42,6 +43,7 @@ class Rank:
         span, ends: decode steps under way and when those that are over ended.
         step: a step that is looked at.
         broken: the span ends with the step that runs, because somebody came.
+        paused: ids of jobs that were preempted and have written nothing since.
     """
 
     name: str
@@ -52,6 +54,7 @@ class Rank:
     ends: list[float] = field(default_factory=list)
     step: Step | None = None
     broken: bool = False
+    paused: set[str] = field(default_factory=set)
 
     def duration_s(self, ahead: int) -> float:
         """How long the step that runs lasts by itself, or the one so many behind it; one with nothing to do
@@ -76,15 +79,23 @@ class Stepper:
 
     Args:
         stretch_s: after so much time at the latest listeners hear how far jobs are.
+        gaps: takes in the time between tokens.
     """
 
     def __init__(
-        self, timeline: Timeline, ranks: Sequence[Rank], listener: Listener, *, stretch_s: float
+        self,
+        timeline: Timeline,
+        ranks: Sequence[Rank],
+        listener: Listener,
+        *,
+        stretch_s: float,
+        gaps: TokenGaps,
     ) -> None:
         self.ranks = tuple(ranks)
         self._timeline = timeline
         self._listener = listener
         self._stretch_s = stretch_s
+        self._gaps = gaps
         self._ends: list[float] = []
         self._worked: list[float] = []
         self._began = timeline.now
@@ -193,13 +204,16 @@ class Stepper:
         Those that wait with it in a group hear later, as they would have.
         """
         over = bisect_right(self._ends, self._timeline.now)
-        if over and self.watch is not None:
-            self.watch.passed(self.ranks, self._began, self._ends[:over], self._worked)
-            self._began = self._ends[over - 1]
-            del self._worked[:over]
-        for other in self.ranks:
-            if other.span is not None:
-                other.ends += self._ends[:over]
+        if over:
+            ends = self._ends[:over]
+            if self.watch is not None:
+                self.watch.passed(self.ranks, self._began, ends, self._worked)
+                del self._worked[:over]
+            for other in self.ranks:
+                if other.span is not None:
+                    self._gaps.add_steps(self._began, ends, len(other.span.sequences))
+                    other.ends += ends
+            self._began = ends[-1]
         del self._ends[:over]
         self._close(rank)
         rank.step = rank.engine.begin_step(self._timeline.now)
@@ -214,8 +228,9 @@ class Stepper:
         for rank in self.ranks:
             if rank.step is not None:
                 step, rank.step = rank.step, None
-                told.append((rank, rank.engine.end_step(step, now, news=True)))
+                told.append((rank, self._end_step(rank, step)))
             elif rank.span is not None:
+                self._gaps.add_steps(self._began, ends, len(rank.span.sequences))
                 rank.ends += ends
                 if rank.broken or len(rank.ends) == rank.span.steps:
                     told.append((rank, self._close(rank)))
@@ -224,6 +239,31 @@ class Stepper:
             self._listener.put_out(rank, outputs)
         if self._timer is None:
             self._begin()
+
+    def _end_step(self, rank: Rank, step: Step) -> list[Output]:
+        now, counters = self._timeline.now, rank.engine.counters
+        before = counters.generation_tokens
+        late = self._resumed(rank, step) if rank.paused or step.preempted else ()
+        outputs = rank.engine.end_step(step, now, news=True)
+        firsts = sum(output.since_last_s is None for output in outputs)
+        others = counters.generation_tokens - before - firsts - len(late)
+        self._gaps.add(now - self._began, others)
+        for last in late:
+            self._gaps.add(now - last, 1)
+        return outputs
+
+    @staticmethod
+    def _resumed(rank: Rank, step: Step) -> list[float]:
+        """When those that write again, after they were preempted, last did; of all others that was the step
+        before."""
+        writing = [
+            sequence
+            for sequence, _ in step.scheduled
+            if sequence.id in rank.paused and sequence.computed == sequence.length
+        ]
+        rank.paused.difference_update(sequence.id for sequence in writing)
+        rank.paused.update(step.preempted)
+        return [one.timing.last_token for one in writing if one.timing.last_token is not None]
 
     def _close(self, rank: Rank) -> list[Output]:
         span, ends = rank.span, rank.ends

@@ -84,6 +84,7 @@ class Distribution(msgspec.Struct, frozen=True, kw_only=True):
     mean: float
     p50: float
     p90: float
+    p95: float
     p99: float
     max: float
 
@@ -112,6 +113,7 @@ def distribution(values: Sequence[float]) -> Distribution | None:
         mean=math.fsum(ordered) / len(ordered),
         p50=percentile(ordered, 0.50),
         p90=percentile(ordered, 0.90),
+        p95=percentile(ordered, 0.95),
         p99=percentile(ordered, 0.99),
         max=ordered[-1],
     )
