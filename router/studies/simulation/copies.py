@@ -1,7 +1,7 @@
 """On how many workers a cached block lies: the replication factor of the fleet.
 
-Separate from the engines, each of which knows its own cache alone. A policy that sends what begins alike to one
-place keeps it at 1; one that spreads it pays with room in every cache.
+Separate from the engines, each of which knows its own cache alone. A policy that sends what begins alike to
+one place keeps it at 1; one that spreads it pays with room in every cache.
 """
 
 from __future__ import annotations

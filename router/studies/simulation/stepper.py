@@ -221,7 +221,6 @@ class Stepper:
     def _end(self) -> None:
         self._timer = None
         ends, self._ends = self._ends, []
-        now = self._timeline.now
         if self.watch is not None:
             self.watch.passed(self.ranks, self._began, ends, self._worked)
         told: list[tuple[Rank, list[Output]]] = []

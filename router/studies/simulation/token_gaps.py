@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from router.studies.traces.trace import Distribution
 
@@ -70,7 +71,7 @@ class TokenGaps:
             self.longest_s = max(self.longest_s, longest)
             self.counts[low] = self.counts.get(low, 0) + sequences * (steps - 1)
             return
-        for before, end in zip(ends, ends[1:], strict=False):
+        for before, end in pairwise(ends):
             self.add(end - before, sequences)
 
     def quantiles(self, shares: Iterable[float]) -> list[float]:
