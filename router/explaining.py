@@ -32,6 +32,7 @@ from router.topology import Topology
 
 _PATHS = {"messages": "/v1/chat/completions", "prompt": "/v1/completions"}
 """What a body without a path is for, by a field that only such bodies have."""
+_NO_PATH = 'Say which path the request is for: {"path": "/v1/…", "body": {…}}.'
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +90,7 @@ class Explaining:
     def _call(self, question: Question) -> Call:
         path = question.path or next((p for field, p in _PATHS.items() if field in question.body), None)
         if path is None:
-            raise BadRequest("Say the path that the body is for.", param="path")
+            raise BadRequest(_NO_PATH, param="path")
         route = find_route(path.partition("?")[0])
         if route is None:
             raise BadRequest(f"{shown(path)} is no path of this router.", param="path")

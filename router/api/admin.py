@@ -97,7 +97,8 @@ def _add_workers(routes: APIRouter, control: Control, now: Callable[[], float]) 
             settings = WorkerSettings.model_validate(fields)
         except ValidationError as error:
             raise BadRequest("; ".join(sentences(error, WorkerSettings, _no_file))) from None
-        members = control.register(new.pool or _pool_of(new, fleet), settings, "admin")
+        pool = _pool_of(new, fleet) if new.pool is None else new.pool
+        members = control.register(pool, settings, "admin")
         states = [worker_state(member, now()) for member in members]
         return states[0] if len(states) == 1 else {"workers": states}
 

@@ -80,9 +80,7 @@ def _bare_app() -> FastAPI:
 
     @app.exception_handler(RequestValidationError)
     async def refuse_invalid(_request: Request, error: RequestValidationError) -> Response:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"] if part != "body")
-        return error_response(BadRequest(f"{where or 'body'}: {first['msg']}", param=where or None))
+        return error_response(_invalid(error))
 
     @app.exception_handler(HTTPException)
     async def refuse_path(request: Request, error: HTTPException) -> Response:
@@ -93,6 +91,16 @@ def _bare_app() -> FastAPI:
         return error_response(path_not_found(request.url.path))
 
     return app
+
+
+def _invalid(error: RequestValidationError) -> BadRequest:
+    """The first thing that is wrong with the body of an operation. Places begin with the word `body`; values
+    are not repeated."""
+    first = error.errors()[0]
+    where = ".".join(str(part) for part in first["loc"][1:])
+    if first["type"] == "extra_forbidden":
+        return BadRequest(f"{shown(where)} is no field of this operation.", param=shown(where))
+    return BadRequest(f"{where or 'body'}: {first['msg']}", param=where or None)
 
 
 def error_response(error: RouterError) -> Response:

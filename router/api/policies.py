@@ -42,7 +42,7 @@ def add_policies(routes: APIRouter, choosing: Choosing) -> None:
 def _change(choosing: Choosing, new: NewPolicy) -> dict[str, Any]:
     """Raises BadRequest when nothing is asked for, when something would have no effect, or when any of it is
     refused; then nothing is changed."""
-    pool = new.pool or _only_pool(choosing)
+    pool = _only_pool(choosing) if new.pool is None else new.pool
     if new.policy is None and new.shadow_policies is None:
         raise BadRequest("Say policy, or shadow_policies, or both.")
     if new.params and new.policy is None:
