@@ -129,6 +129,8 @@ class Settings(BaseSettings):
         yield from _ports_that_meet(self.server)
         if self.limits.body_bytes > self.limits.buffered_bytes:
             yield "limits.body_bytes is above limits.buffered_bytes, so its largest body would never be taken"
+        yield from self.request_log.problems()
+        yield from self.decision_log.problems()
         yield from self.slo.problems()
         yield from self.workload.problems()
         yield from _shared_between_pools(self.pools)

@@ -75,8 +75,8 @@ class KvEventSettings(Section):
     """Batches of one worker that wait in the router; what is more waits in the engine, and is asked for again
     if that cannot keep it."""
     max_message_bytes: Annotated[Bytes, Field(le=2**30)] = 4 * 2**20
-    """A larger batch is dropped unread, and what is known of its worker's blocks begins anew. A step of 64,000
-    tokens takes some 0.4 MB."""
+    """A larger batch is dropped unread, and what is known of its worker's blocks begins anew. A step of
+    64,000 tokens takes some 0.4 MB."""
 
     @field_validator("resync_max_s")
     @classmethod

@@ -5,6 +5,7 @@ Separate from limits and deadlines: these knobs change what is visible, never wh
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Final, Literal
 
 from pydantic import field_validator
@@ -94,6 +95,11 @@ class DecisionLogSettings(Section):
     sample: Share = 0.01
     """Share of the decisions of which all that was compared is kept, so that they can be made again."""
 
+    def problems(self) -> Iterator[str]:
+        """What would have no effect."""
+        if self.path is None and "sample" in self.model_fields_set:
+            yield "decision_log.sample is given, but no decision log; say decision_log.path (--decision-log)"
+
 
 class RequestLogSettings(Section):
     """The opt-in record of requests, one JSON object a line, without any text of prompts or answers."""
@@ -103,3 +109,8 @@ class RequestLogSettings(Section):
     salt_file: FilePath | None = None
     """File with the secret that prompt hashes are salted with; made when missing. null: `<path>.salt`.
     Routers that share one write hashes that can be compared."""
+
+    def problems(self) -> Iterator[str]:
+        """What would have no effect."""
+        if self.path is None and self.salt_file is not None:
+            yield "request_log.salt_file is given, but no request log; say request_log.path (--request-log)"

@@ -105,6 +105,8 @@ def test_every_flag_changes_the_settings(flag: object, tmp_path: Path) -> None:
     if flag.metavar:
         words.append({**VALUES, **files}.get(flag.name, "some-text"))
     base = ["--pd-disaggregation"] if flag.roles and flag.name != "--pd-disaggregation" else []
+    if flag.name == "--decision-sample":
+        base = ["--decision-log", files["--decision-log"]]
     assert settings_of(*base, *words) != settings_of(*base)
 
 

@@ -361,3 +361,17 @@ def test_logs_that_are_one_file_or_a_folder_are_refused_before_the_start(file: P
     file.write_text(f"decision_log: {{path: {tmp_path}}}")
     (found,) = problems(file)
     assert found == f"decision_log.path is {tmp_path}, which is a folder"
+
+
+@pytest.mark.parametrize(
+    ("section", "words"),
+    [
+        ("decision_log: {sample: 0.5}", "decision_log.sample is given, but no decision log"),
+        ("decision_log: {path: null, sample: 0.5}", "decision_log.sample is given, but no decision log"),
+        ("request_log: {salt_file: salt}", "request_log.salt_file is given, but no request log"),
+    ],
+)
+def test_what_a_log_that_there_is_not_would_say_is_refused(section: str, words: str, file: Path) -> None:
+    file.write_text(section)
+    (found,) = problems(file)
+    assert found.startswith(words)
