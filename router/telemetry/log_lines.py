@@ -8,21 +8,22 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 import msgspec
 
 
-class AnyHeader(Protocol):
-    """What the first line of every log says, whatever its kind adds."""
+class _Kind(msgspec.Struct):
+    """What the first line of every log says, whatever its kind adds. Headers have defaults for both, but no
+    file may leave them out."""
 
-    @property
-    def format(self) -> str: ...
-    @property
-    def version(self) -> int: ...
+    format: str
+    version: int
 
 
-H = TypeVar("H", bound=AnyHeader)
+_kind = msgspec.json.Decoder(_Kind)
+
+H = TypeVar("H")
 R = TypeVar("R")
 
 
@@ -63,13 +64,13 @@ class LogKind(Generic[H, R]):
     def _checked(self, path: str | os.PathLike[str], line: bytes) -> H:
         name = self.name
         try:
-            header = self.header.decode(line)
+            kind = _kind.decode(line)
+            if kind.format != self.format:
+                raise ValueError(f"{path} is not a {name}: its first line names the format {kind.format!r}")
+            if kind.version > self.version:
+                raise ValueError(
+                    f"{path} is a {name} of version {kind.version}; this program reads up to {self.version}"
+                )
+            return self.header.decode(line)
         except msgspec.DecodeError as error:
             raise ValueError(f"{path} is not a {name}: its first line is no header ({error})") from error
-        if header.format != self.format:
-            raise ValueError(f"{path} is not a {name}: its first line names the format {header.format!r}")
-        if header.version > self.version:
-            raise ValueError(
-                f"{path} is a {name} of version {header.version}; this program reads up to {self.version}"
-            )
-        return header

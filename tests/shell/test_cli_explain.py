@@ -158,11 +158,10 @@ def test_what_cannot_be_explained_is_said_in_a_sentence(
     assert "no decision about unheard-of is in this file" in capsys.readouterr().err
     assert main(["explain", str(tmp_path / "nowhere")]) == 1
     assert "nowhere cannot be read: No such file" in capsys.readouterr().err
-    (tmp_path / "other").write_text("{}\n")
-    assert main(["explain", str(tmp_path / "other")]) == 0
-    (tmp_path / "other").write_text("no json\n")
-    assert main(["explain", str(tmp_path / "other")]) == 1
-    assert "is not a decision log" in capsys.readouterr().err
+    for line in ("", "{}\n", "no json\n"):
+        (tmp_path / "other").write_text(line)
+        assert main(["explain", str(tmp_path / "other")]) == 1
+        assert "is not a decision log" in capsys.readouterr().err
 
 
 def test_a_policy_of_another_version_is_not_guessed(

@@ -234,6 +234,8 @@ def test_a_round_that_places_nobody_is_not_kept(tmp_path: Path) -> None:
     ("text", "words"),
     [
         ("", "no header"),
+        ("{}\n", "no header"),
+        ('{"format": "pointsman-decision-log"}\n', "no header"),
         ('{"format": "other", "version": 1}\n', "names the format"),
         ('{"format": "pointsman-decision-log", "version": 9}\n', "of version 9"),
         ('{"format": "pointsman-decision-log", "version": 1}\n{"kind": "decision"}\n', "line 2"),

@@ -133,6 +133,7 @@ def test_a_broken_line_in_the_middle_is_named(tmp_path: Path) -> None:
     ("first", "complaint"),
     [
         (b"", "no header"),
+        (b"{}\n", "no header"),
         (b"TIMESTAMP,ContextTokens\n", "no header"),
         (b'{"format": "other", "version": 1}\n', "names the format 'other'"),
         (b'{"format": "pointsman-request-log", "version": 99}\n', "version 99"),
