@@ -13,11 +13,11 @@ from typing import Final
 
 import msgspec
 from rich.console import Console, RenderableType
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from router.cli.study_flags import UsageError
 from router.studies.compare import Cell, Task
 from router.studies.compare_table import short
+from router.studies.progress import bar
 
 _WIDTH: Final = 140
 """Of a table that goes into a file."""
@@ -40,13 +40,11 @@ def check_outputs(args: argparse.Namespace) -> None:
 
 def with_bar(tasks: Sequence[Task], run: Callable[[Told], list[Cell]]) -> list[Cell]:
     """Runs with a bar on stderr, where that is a terminal."""
-    console = Console(stderr=True)
-    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
-    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
-        bar = progress.add_task("", total=len(tasks))
+    with bar(Console(stderr=True)) as progress:
+        shown = progress.add_task("", total=len(tasks))
 
         def told(made: Cell) -> None:
-            progress.update(bar, advance=1, description=f"{short(made.task.workload)} {made.policy}")
+            progress.update(shown, advance=1, description=f"{short(made.task.workload)} {made.policy}")
 
         return run(told)
 

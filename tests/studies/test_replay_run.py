@@ -148,7 +148,7 @@ def test_the_tally_follows_the_run() -> None:
         for _ in range(3):
             await asyncio.sleep(6.0)
             tally = replay.tally
-            seen.append((tally.sent, tally.in_flight, tally.over))
+            seen.append((tally.sent, tally.in_flight, tally.done))
         await task
         return seen
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import io
 from array import array
 from typing import Any
@@ -11,14 +10,11 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from router.studies.replay.progress import line, watch
 from router.studies.replay.records import Record
 from router.studies.replay.report import Report, RunFacts, TraceSource, build
-from router.studies.replay.run import Tally
 from router.studies.replay.settings import ReplaySettings, Slo
 from router.studies.replay.table import render
 from router.studies.traces import Trace, TraceEntry, statistics
-from router.virtual.clock import run
 
 ENTRIES = [TraceEntry(arrival_s=0, prompt_tokens=10, output_tokens=5, line=1)]
 SOURCE = TraceSource(
@@ -118,37 +114,3 @@ def test_each_fact_is_said(found: Report, said: str) -> None:
 def test_engines_words_are_shown_as_they_are() -> None:
     """Square brackets are markup to the console; in an error message they are the engine's own."""
     assert "[/bold] [1]" in shown(report(changed(outcome="failed", error="cut", message="[/bold] [1]")))
-
-
-def test_progress_is_a_plain_line_now_and_then_where_there_is_no_terminal() -> None:
-    tally = Tally(planned=4, sent=3, in_flight=1, ok=1, failed=1, output_tokens=7)
-    console = Console(file=io.StringIO(), width=160)
-
-    async def main() -> None:
-        task = asyncio.create_task(watch(tally, console))
-        await asyncio.sleep(11.0)
-        task.cancel()
-        await asyncio.wait([task])
-
-    run(main())
-    assert isinstance(console.file, io.StringIO)
-    assert console.file.getvalue().splitlines() == [line(tally)] * 2
-    assert line(tally) == "2/4 done: 1 ok, 1 failed, 0 skipped, 1 in flight, 7 output tokens"
-
-
-def test_progress_is_a_bar_on_a_terminal() -> None:
-    tally = Tally(planned=4, ok=2, in_flight=1)
-    console = Console(file=io.StringIO(), width=100, force_terminal=True, color_system=None)
-
-    async def main() -> None:
-        task = asyncio.create_task(watch(tally, console))
-        await asyncio.sleep(1.0)
-        tally.ok = 4
-        task.cancel()
-        await asyncio.wait([task])
-
-    run(main())
-    assert isinstance(console.file, io.StringIO)
-    text = console.file.getvalue()
-    assert "2/4" in text
-    assert "4/4" in text  # the last state is drawn when the run ends

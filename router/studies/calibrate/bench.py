@@ -18,8 +18,8 @@ from router.studies.calibrate.plateau import (
     read_plateau,
 )
 from router.studies.calibrate.probe import Heard
-from router.studies.calibrate.progress import Tally
 from router.studies.calibrate.subject import Subject
+from router.studies.calibrate.tally import Tally
 from router.studies.calibrate.verdict import OperatingPoint
 from router.studies.calibrate.way import Way, together
 

@@ -14,8 +14,8 @@ from router.settings.calibration_file import PrefillLaw, StepLaw, TransferMeasur
 from router.studies.calibrate.bench import unreset
 from router.studies.calibrate.grid import Effort, transfer_lengths
 from router.studies.calibrate.laws import Route, Timed, transfer_law
-from router.studies.calibrate.progress import Tally
 from router.studies.calibrate.subject import Subject
+from router.studies.calibrate.tally import Tally
 from router.studies.calibrate.way import HandedOver
 
 _TOKENS = 2

@@ -26,10 +26,11 @@ from router.studies.calibrate.handover import HandoverBench, Known
 from router.studies.calibrate.jobs import Job, run_apart
 from router.studies.calibrate.laws import prefill_law, step_law
 from router.studies.calibrate.probe import Probe, ProbeFailed
-from router.studies.calibrate.progress import Tally, watch
 from router.studies.calibrate.subject import Subject, Ways, meet
+from router.studies.calibrate.tally import Tally
 from router.studies.calibrate.verdict import CONTEXT_TOKENS, PROMPT_P90_TOKENS
 from router.studies.calibrate.way import hardware_of, together
+from router.studies.progress import watch
 from router.upstream.client import Upstream
 
 _BUSY = 0.7

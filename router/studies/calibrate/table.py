@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -11,9 +12,11 @@ from rich.text import Text
 from router.settings.calibration_file import (
     CalibrationFile,
     GateResult,
+    PrefillLaw,
     Quality,
     SloMeasured,
     StepLaw,
+    TransferMeasured,
     WorkerMeasured,
 )
 from router.studies.calibrate.verdict import says_of_balance_route
@@ -37,80 +40,79 @@ def render_gates(gates: tuple[GateResult, ...]) -> RenderableType:
     return Group(*(Text(line) for line in _gates(gates)))
 
 
-def _table(title: str, *headings: str) -> Table:
+_Law = PrefillLaw | StepLaw | TransferMeasured
+
+
+class _Term(NamedTuple):
+    """A coefficient of a law: its heading with the unit, its field in the law and among the law's errors, and
+    what makes that unit of seconds."""
+
+    heading: str
+    field: str
+    scale: float
+
+
+def _laws(title: str, terms: Sequence[_Term], last: str, laws: Iterable[tuple[str, _Law, str]]) -> Table:
+    """A row for each law: whose it is, its terms, how far it is off, and what stands under `last`."""
     table = Table(title=title, title_justify="left", pad_edge=False)
-    for heading in headings:
+    for heading in ("", *(term.heading for term in terms), last, "off by"):
         table.add_column(heading, justify="right")
     table.columns[0].justify, table.columns[0].no_wrap = "left", True
+    for name, law, told in laws:
+        table.add_row(name, *(_with_error(law, term) for term in terms), told, f"{law.mean_error:.1%}")
     return table
 
 
-def _prefills(calibration: CalibrationFile) -> RenderableType:
-    table = _table(
+def _prefills(calibration: CalibrationFile) -> Table:
+    return _laws(
         "Prefill of p tokens: base + p + p²",
-        "",
-        "base (ms)",
-        "µs/token",
-        "ns/token²",
+        (
+            _Term("base (ms)", "base_s", 1e3),
+            _Term("µs/token", "per_token_s", 1e6),
+            _Term("ns/token²", "per_token_squared_s", 1e9),
+        ),
         "1k (ms)",
-        "off by",
+        [
+            (name, law, f"{law.seconds(1000) * 1e3:,.1f}")
+            for name, worker in calibration.workers.items()
+            if (law := worker.prefill) is not None
+        ],
     )
-    for name, worker in calibration.workers.items():
-        law = worker.prefill
-        if law is not None:
-            errors = law.errors
-            table.add_row(
-                name,
-                _with_error(law.base_s, errors.base_s, 1e3),
-                _with_error(law.per_token_s, errors.per_token_s, 1e6),
-                _with_error(law.per_token_squared_s, errors.per_token_squared_s, 1e9),
-                f"{law.seconds(1000) * 1e3:,.1f}",
-                _off(law),
-            )
-    return table
 
 
-def _steps(calibration: CalibrationFile) -> RenderableType:
-    table = _table(
+def _steps(calibration: CalibrationFile) -> Table:
+    return _laws(
         "Decode step with n sequences over KV tokens: base + n + KV",
-        "",
-        "base (ms)",
-        "µs/seq.",
-        "µs/1k KV",
+        (
+            _Term("base (ms)", "base_s", 1e3),
+            _Term("µs/seq.", "per_sequence_s", 1e6),
+            _Term("µs/1k KV", "per_kv_token_s", 1e9),
+        ),
         "most n, KV",
-        "off by",
+        [
+            (name, law, f"{law.most_sequences}, {law.most_kv_tokens:,}")
+            for name, worker in calibration.workers.items()
+            if (law := worker.step) is not None
+        ],
     )
-    for name, worker in calibration.workers.items():
-        law = worker.step
-        if law is not None:
-            errors = law.errors
-            table.add_row(
-                name,
-                _with_error(law.base_s, errors.base_s, 1e3),
-                _with_error(law.per_sequence_s, errors.per_sequence_s, 1e6),
-                _with_error(law.per_kv_token_s, errors.per_kv_token_s, 1e9),
-                f"{law.most_sequences}, {law.most_kv_tokens:,}",
-                _off(law),
-            )
-    return table
 
 
-def _transfers(calibration: CalibrationFile) -> RenderableType:
-    table = _table("Hand-over of p tokens: base + p", "", "base (ms)", "ms/1k tokens", "first (ms)", "off by")
-    for one in calibration.transfers:
-        table.add_row(
-            f"{one.prefill} → {one.decode}",
-            _with_error(one.base_s, one.errors.base_s, 1e3),
-            _with_error(one.per_token_s, one.errors.per_token_s, 1e6),
-            f"{one.first_s * 1e3:,.1f}",
-            _off(one),
-        )
-    return table
+def _transfers(calibration: CalibrationFile) -> Table:
+    return _laws(
+        "Hand-over of p tokens: base + p",
+        (_Term("base (ms)", "base_s", 1e3), _Term("ms/1k tokens", "per_token_s", 1e6)),
+        "first (ms)",
+        [
+            (f"{one.prefill} → {one.decode}", one, f"{one.first_s * 1e3:,.1f}")
+            for one in calibration.transfers
+        ],
+    )
 
 
-def _with_error(value: float, error: float | None, scale: float) -> str:
-    shown = _short(value * scale, 3)
-    return shown if error is None else f"{shown} ± {_short(error * scale, 2)}"
+def _with_error(law: _Law, term: _Term) -> str:
+    shown = _short(getattr(law, term.field) * term.scale, 3)
+    error = getattr(law.errors, term.field)
+    return shown if error is None else f"{shown} ± {_short(error * term.scale, 2)}"
 
 
 def _short(value: float, digits: int) -> str:
@@ -118,10 +120,6 @@ def _short(value: float, digits: int) -> str:
     if value >= 10**digits:
         return f"{value:,.0f}"
     return f"{value:.{digits}g}" if value == 0 or value >= _SMALL else f"<{_SMALL:g}"
-
-
-def _off(quality: Quality) -> str:
-    return f"{quality.mean_error:.1%}"
 
 
 def _facts(calibration: CalibrationFile) -> RenderableType:

@@ -56,8 +56,21 @@ class Tally:
     output_tokens: int = 0
 
     @property
-    def over(self) -> int:
+    def done(self) -> int:
         return self.ok + self.failed + self.skipped
+
+    @property
+    def beside(self) -> str:
+        """What needs watching, in a few words."""
+        return f"{self.in_flight} in flight, {self.failed} failed"
+
+    @property
+    def line(self) -> str:
+        """The state in one line."""
+        return (
+            f"{self.done}/{self.planned} done: {self.ok} ok, {self.failed} failed, {self.skipped} skipped, "
+            f"{self.in_flight} in flight, {self.output_tokens} output tokens"
+        )
 
 
 class Replay:

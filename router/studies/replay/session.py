@@ -14,8 +14,8 @@ from pathlib import Path
 from rich.console import Console
 
 from router import __version__
+from router.studies.progress import watch
 from router.studies.replay.endpoint import Deadlines, Endpoint, ModelCard, parse_url
-from router.studies.replay.progress import watch
 from router.studies.replay.prompts import BYTES_PER_WORD, Tokenizer
 from router.studies.replay.records import Workload, open_ledger
 from router.studies.replay.report import Report, RunFacts, TraceSource, build
