@@ -10,10 +10,11 @@ from router.cli.parser import COMMANDS
 from router.cli.study_flags import UsageError, known_workload, numbers_above_0, parsed_policy, positive
 from router.cli.study_output import add_output_flags, check_outputs, complain, hand_out, with_bar
 from router.policies import PolicyError
-from router.studies.compare import SATURATED, Plan, cells, lines
+from router.studies.compare import SATURATED, Plan, cells
 from router.studies.compare_table import render
 from router.studies.grid import as_table
 from router.studies.html.report import comparison
+from router.studies.lines import lines
 from router.studies.setups import SETUPS
 from router.studies.traces import TraceError
 from router.studies.workload_table import statistics, workload_grid

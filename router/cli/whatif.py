@@ -18,10 +18,10 @@ from router.cli.simulate import REFUSALS
 from router.cli.study_flags import numbers_above_0, parsed_policy, positive
 from router.cli.study_output import add_output_flags, check_outputs, complain, hand_out, with_bar
 from router.settings import load
-from router.studies.compare import lines
 from router.studies.compare_table import render
 from router.studies.grid import as_table
 from router.studies.html.report import comparison
+from router.studies.lines import lines
 from router.studies.scenario_runs import scenario_cells, scenario_tasks
 from router.studies.setups import Choosing
 from router.studies.whatif import Traffic, WhatIf, what_if

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
-from router.studies.metrics import Slo, target_of
+from router.studies.metrics import Slo, goodput_of
 from router.studies.simulation.record import CallRecord, EngineRecord
 from router.studies.simulation.run import RunResult
 from router.studies.traces.trace import Distribution, distribution
@@ -20,7 +20,7 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
     """The calls of one class, or of one family. Times in s.
 
     Attributes:
-        goodput: share that met the targets; None without targets.
+        goodput: share that met the targets, of those that an engine takes; None without targets.
         hit_rate: share of the prompt tokens of answered calls that engines found cached.
     """
 
@@ -79,11 +79,10 @@ def _parts(
 def _part(calls: Sequence[CallRecord], targets: Mapping[str, Slo]) -> Part:
     answered = [record for record in calls if record.outcome == "ok"]
     prompts = sum(record.prompt_tokens for record in answered)
-    met = sum(target_of(record, targets).met(record) for record in calls) if targets else 0
     return Part(
         calls=len(calls),
         answered=len(answered),
-        goodput=met / len(calls) if targets else None,
+        goodput=goodput_of(calls, targets) if targets else None,
         ttft_s=distribution([record.ttft_s for record in answered if record.ttft_s is not None]),
         tpot_s=distribution([record.tpot_s for record in answered if record.tpot_s is not None]),
         e2e_s=distribution([record.e2e_s for record in answered if record.e2e_s is not None]),

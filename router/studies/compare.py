@@ -13,7 +13,6 @@ from multiprocessing import get_context
 import msgspec
 
 from router.studies.breakdown import Breakdown, breakdown
-from router.studies.confidence import Estimate, estimate, paired
 from router.studies.curves import Curves, Loads, curves, loads
 from router.studies.metrics import RunFigures, Slo, figures
 from router.studies.queueing import QueuePlan, serve
@@ -35,6 +34,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
         setup: name of a fleet; in a scenario, of its file.
         rate: calls per second; None: all at once.
         workers: that answer, where the fleet is to have another size than its own.
+        judge: a policy that judges every decision, for regrets; None: none does.
     """
 
     workload: str
@@ -45,6 +45,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     calls: int
     seed: int
     workers: int | None = None
+    judge: str | None = None
 
 
 class Cell(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,6 +77,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         setup: of all workloads; None: of each its own.
         workers: sizes that each fleet is run in; none: its own. The rate of a setup grows with its fleet.
         calls: of each run; None: as many as were published.
+        judge: of all decisions, see `Task`.
     """
 
     policies: list[tuple[str, dict[str, object]]]
@@ -86,6 +88,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     levels: list[float] = []
     setup: str | None = None
     workers: list[int] = []
+    judge: str | None = None
 
     def tasks(self) -> list[Task]:
         """Every run, in the order of the results."""
@@ -99,6 +102,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
                 calls=self.calls or workload_named(name).published_size,
                 seed=seed,
                 workers=workers,
+                judge=self.judge,
             )
             for name in self.workloads
             for workers in self._sizes()
@@ -144,7 +148,7 @@ def run(task: Task) -> RunResult:
         plan = QueuePlan(policy=task.policy, params=task.params, servers=servers, warm_up=warm_up)
         return serve(plan, calls, task.seed)
     fleet = setup.plan(choosing) if task.workers is None else resized(setup.plan(choosing), task.workers)
-    return Simulation(fleet, calls, task.seed).run()
+    return Simulation(fleet, calls, task.seed, judge=task.judge).run()
 
 
 def cell(task: Task) -> Cell:
@@ -161,7 +165,7 @@ def judged(task: Task, result: RunResult, targets: Mapping[str, Slo], *, in_part
     return Cell(
         task=task,
         figures=figures(result, targets),
-        curves=curves(result.calls),
+        curves=curves(result.calls, result.gaps),
         loads=loads(result.loads) if task.seed == 1 else {},
         breakdown=breakdown(result, targets) if in_parts else None,
     )
@@ -195,90 +199,3 @@ def _each(tasks: Sequence[Task], jobs: int, make: Callable[[Task], Cell]) -> Ite
     # A process that was started anew knows nothing of this one, so no run can depend on it.
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
         yield from pool.map(make, tasks)
-
-
-class Line(msgspec.Struct, frozen=True, kw_only=True):
-    """One policy on one workload at one rate, over the seeds.
-
-    Attributes:
-        setup: its fleet; workers: that answer, where that is not the fleet's own number.
-        against_first: mean end-to-end time less that of the first policy, on the same calls; None for itself.
-        goodput_against_first: the same of goodput; None without targets, too.
-    """
-
-    workload: str
-    setup: str
-    rate: float | None
-    workers: int | None
-    policy: str
-    goodput: Estimate | None
-    e2e_s: Estimate
-    e2e_p99_s: Estimate
-    ttft_s: Estimate
-    ttft_p99_s: Estimate
-    tpot_s: Estimate | None
-    hit_rate: Estimate
-    busiest: Estimate
-    output_tokens_per_s: Estimate
-    gap_tokens: Estimate | None
-    against_first: Estimate | None
-    goodput_against_first: Estimate | None
-    unanswered: int
-
-
-def lines(made: Sequence[Cell]) -> list[Line]:
-    """Results by workload, fleet, rate and policy, in the order in which they were asked for."""
-    groups: dict[tuple[tuple[object, ...], str], list[Cell]] = {}
-    for each in made:
-        task = each.task
-        where = (task.workload, task.setup, task.workers, task.rate)
-        groups.setdefault((where, each.policy), []).append(each)
-    firsts = {where: groups[where, policy] for where, policy in reversed(groups)}
-    return [_line(group, firsts[where]) for (where, _), group in groups.items()]
-
-
-def _line(group: Sequence[Cell], first: Sequence[Cell]) -> Line:
-    task = group[0].task
-    runs = [each.figures for each in group]
-    e2e = [each.mean_e2e_s for each in runs]
-    goodputs = [each.goodput for each in runs if each.goodput is not None]
-    tpots = [each.latencies.tpot_s.mean for each in runs if each.latencies.tpot_s is not None]
-    gaps = [barrier.gap_tokens for each in runs for barrier in each.barriers.values()]
-    return Line(
-        workload=task.workload,
-        setup=task.setup,
-        rate=task.rate,
-        workers=task.workers,
-        policy=group[0].policy,
-        goodput=estimate(goodputs) if goodputs else None,
-        e2e_s=estimate(e2e),
-        e2e_p99_s=_of(runs, "e2e_s", "p99"),
-        ttft_s=_of(runs, "ttft_s", "mean"),
-        ttft_p99_s=_of(runs, "ttft_s", "p99"),
-        tpot_s=estimate(tpots) if tpots else None,
-        hit_rate=estimate([each.hit_rate for each in runs]),
-        busiest=estimate([each.busiest for each in runs]),
-        output_tokens_per_s=estimate([each.output_tokens_per_s for each in runs]),
-        gap_tokens=estimate(gaps) if gaps else None,
-        against_first=None if group is first else paired(e2e, [each.figures.mean_e2e_s for each in first]),
-        goodput_against_first=None if group is first else _goodput_gain(runs, first),
-        unanswered=sum(each.calls - each.answered for each in runs),
-    )
-
-
-def _goodput_gain(runs: Sequence[RunFigures], first: Sequence[Cell]) -> Estimate | None:
-    pairs = [
-        (each.goodput, other.figures.goodput)
-        for each, other in zip(runs, first, strict=True)
-        if each.goodput is not None and other.figures.goodput is not None
-    ]
-    return paired([one for one, _ in pairs], [other for _, other in pairs]) if pairs else None
-
-
-def _of(runs: Sequence[RunFigures], what: str, which: str) -> Estimate:
-    """Over the seeds, one figure of a latency; infinite where nothing was answered."""
-    values = []
-    for each in runs:
-        distribution = getattr(each.latencies, what)
-        values.append(float("inf") if distribution is None else getattr(distribution, which))
-    return estimate(values)

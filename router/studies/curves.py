@@ -12,6 +12,7 @@ import msgspec
 
 from router.studies.simulation.barrier_watch import Sample
 from router.studies.simulation.record import CallRecord
+from router.studies.simulation.token_gaps import TokenGaps
 from router.studies.traces.trace import percentile
 
 SHARES: tuple[float, ...] = (
@@ -22,10 +23,15 @@ _MOST_TIMES = 120
 
 
 class Curves(msgspec.Struct, frozen=True, kw_only=True):
-    """Latencies (s) of the answered calls at `SHARES`; empty where there are none."""
+    """Latencies (s) of the answered calls at `SHARES`; empty where there are none.
+
+    Attributes:
+        itl_s: time between tokens, at these shares of the tokens.
+    """
 
     ttft_s: list[float]
     tpot_s: list[float]
+    itl_s: list[float]
     e2e_s: list[float]
 
 
@@ -41,12 +47,13 @@ class Loads(msgspec.Struct, frozen=True, kw_only=True):
     kv_tokens: list[list[int]]
 
 
-def curves(calls: Iterable[CallRecord]) -> Curves:
-    """Of one run, or of a part of it."""
+def curves(calls: Iterable[CallRecord], gaps: TokenGaps | None = None) -> Curves:
+    """Of one run."""
     answered = [record for record in calls if record.outcome == "ok"]
     return Curves(
         ttft_s=_at_shares([record.ttft_s for record in answered if record.ttft_s is not None]),
         tpot_s=_at_shares([record.tpot_s for record in answered if record.tpot_s is not None]),
+        itl_s=[] if gaps is None else [rounded(value) for value in gaps.quantiles(SHARES)],
         e2e_s=_at_shares([record.e2e_s for record in answered if record.e2e_s is not None]),
     )
 

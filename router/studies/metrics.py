@@ -10,11 +10,12 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from router.studies.simulation.record import BarrierRecord, CallRecord, EngineRecord
+from router.studies.simulation.record import BarrierRecord, CallRecord, EngineRecord, RegretRecord
 from router.studies.simulation.run import RunResult
 from router.studies.traces.trace import Distribution, distribution
 
 _SHORT_SHARE, _LONG_SHARE = 0.5, 0.9
+TOO_LONG = "too_long"
 
 
 class Slo(msgspec.Struct, frozen=True):
@@ -32,37 +33,51 @@ class Slo(msgspec.Struct, frozen=True):
 
 
 class Latencies(msgspec.Struct, frozen=True, kw_only=True):
-    """Of the calls that were answered whole (s); None where there were none."""
+    """Of the calls that were answered whole (s); None where there were none.
+
+    Attributes:
+        itl_s: time between tokens, of all that engines wrote.
+        pool_wait_s: in the queues of the router's pools.
+        engine_wait_s: in the queues of engines, before a first step; with transfers of KV.
+    """
 
     ttft_s: Distribution | None
     tpot_s: Distribution | None
+    itl_s: Distribution | None
     e2e_s: Distribution | None
-    queued_s: Distribution | None
+    pool_wait_s: Distribution | None
+    engine_wait_s: Distribution | None
 
 
 class RunFigures(msgspec.Struct, frozen=True, kw_only=True):
     """One run in figures.
 
     Attributes:
-        goodput: share of all calls that met the targets of their class; None without targets.
+        too_long: calls whose prompts no engine takes, whatever the policy: they are no part of goodput.
+        goodput: share of all others that met the targets of their class; None without targets.
         goodput_by_class: the same for each.
         hit_rate: share of the prompt tokens of answered calls that engines found cached.
+        copies: replication factor: workers that hold a cached block, on average over the blocks, and over
+            the times at which another quarter of the calls was over. Of a pair, of the workers that prefill.
         busiest: calls of the busiest worker over the mean of all.
         stickiness: share of later calls of sessions that went to the worker of the one before.
         length_fairness: mean slowdown of the longest tenth of the calls over that of the shorter half, where
             slowdown is end-to-end time per token.
         tenant_fairness: worst tenant's mean end-to-end time over the mean of all; None with fewer than two.
         output_tokens_per_s, calls_per_s: over the time from the first arrival to the end.
+        regrets: by pool, what a judge says of its decisions, where one was asked.
     """
 
     calls: int
     answered: int
+    too_long: int
     outcomes: dict[str, int]
     duration_s: float
     latencies: Latencies
     goodput: float | None
     goodput_by_class: dict[str, float]
     hit_rate: float
+    copies: float | None
     busiest: float
     stickiness: float | None
     length_fairness: float | None
@@ -71,6 +86,7 @@ class RunFigures(msgspec.Struct, frozen=True, kw_only=True):
     calls_per_s: float
     preemptions: int
     barriers: dict[str, BarrierRecord]
+    regrets: dict[str, RegretRecord] = {}
 
     @property
     def mean_e2e_s(self) -> float:
@@ -93,12 +109,14 @@ def figures(result: RunResult, targets: Mapping[str, Slo] | None = None) -> RunF
     return RunFigures(
         calls=len(calls),
         answered=len(answered),
+        too_long=sum(record.outcome == TOO_LONG for record in calls),
         outcomes=_count(record.outcome or "unfinished" for record in calls),
         duration_s=duration_s,
-        latencies=_latencies(answered),
-        goodput=_goodput(calls, targets) if targets else None,
+        latencies=_latencies(answered, result),
+        goodput=goodput_of(calls, targets) if targets else None,
         goodput_by_class=_by_class(calls, targets) if targets else {},
         hit_rate=sum(record.hit_tokens for record in answered) / prompts if prompts else 0.0,
+        copies=result.copies,
         busiest=_busiest(answered, result.engines),
         stickiness=_stickiness(calls),
         length_fairness=_length_fairness(answered),
@@ -107,6 +125,7 @@ def figures(result: RunResult, targets: Mapping[str, Slo] | None = None) -> RunF
         calls_per_s=len(answered) / duration_s,
         preemptions=sum(engine.preemptions for engine in result.engines.values()),
         barriers=result.barriers,
+        regrets=result.regrets,
     )
 
 
@@ -117,20 +136,21 @@ def _count(words: Iterable[str]) -> dict[str, int]:
     return dict(sorted(counts.items()))
 
 
-def _latencies(answered: Sequence[CallRecord]) -> Latencies:
-    queued = [record.placed - record.arrived for record in answered if record.placed is not None]
+def _latencies(answered: Sequence[CallRecord], result: RunResult) -> Latencies:
     return Latencies(
         ttft_s=distribution([record.ttft_s for record in answered if record.ttft_s is not None]),
         tpot_s=distribution([record.tpot_s for record in answered if record.tpot_s is not None]),
         e2e_s=distribution([record.e2e_s for record in answered if record.e2e_s is not None]),
-        queued_s=distribution(queued),
+        itl_s=None if result.gaps is None else result.gaps.distribution(),
+        pool_wait_s=distribution([record.pool_wait for record in answered]),
+        engine_wait_s=distribution([record.engine_wait for record in answered]),
     )
 
 
-def _goodput(calls: Sequence[CallRecord], targets: Mapping[str, Slo]) -> float:
-    if not calls:
-        return 0.0
-    return sum(target_of(record, targets).met(record) for record in calls) / len(calls)
+def goodput_of(calls: Sequence[CallRecord], targets: Mapping[str, Slo]) -> float:
+    """Share of those that an engine takes which met the targets of their class; 0 where there are none."""
+    served = [record for record in calls if record.outcome != TOO_LONG]
+    return sum(target_of(record, targets).met(record) for record in served) / len(served) if served else 0.0
 
 
 def target_of(record: CallRecord, targets: Mapping[str, Slo]) -> Slo:
@@ -141,7 +161,7 @@ def target_of(record: CallRecord, targets: Mapping[str, Slo]) -> Slo:
 
 def _by_class(calls: Sequence[CallRecord], targets: Mapping[str, Slo]) -> dict[str, float]:
     names = sorted({record.slo for record in calls})
-    return {name: _goodput([record for record in calls if record.slo == name], targets) for name in names}
+    return {name: goodput_of([record for record in calls if record.slo == name], targets) for name in names}
 
 
 def _busiest(answered: Sequence[CallRecord], engines: Mapping[str, EngineRecord]) -> float:

@@ -114,15 +114,20 @@ class Scenario:
         return {self.load.workload: describe(self.calls(self.load.requests, self.load.rate, seed=1))}
 
     def doubts(self) -> list[str]:
-        """What of its calls no engine takes, in a sentence."""
+        """What of its calls no engine takes or answers whole, in a sentence."""
         calls = self.calls(self.load.requests, self.load.rate, seed=1)
         longest = max(worker.engine.max_model_len for pool in self.fleet.pools for worker in pool.workers)
-        long = sum(call.prompt_tokens + call.output_tokens > longest for call in calls)
-        if not long:
+        refused = sum(call.prompt_tokens >= longest or call.output_tokens > longest for call in calls)
+        cut = sum(call.prompt_tokens + call.output_tokens > longest for call in calls) - refused
+        words = [
+            *([f"{refused:,} are refused as too long, as an engine does"] if refused else []),
+            *([f"{cut:,} are answered as far as there is room"] if cut else []),
+        ]
+        if not words:
             return []
         return [
-            f"{long:,} of {len(calls):,} calls are longer than the {longest:,} tokens that an engine takes, "
-            "and fail; max-model-len of mock.fleet says how many it takes"
+            f"of {len(calls):,} calls, not all fit into the {longest:,} tokens that an engine takes: "
+            f"{', '.join(words)}; max-model-len of mock.fleet says how many it takes"
         ]
 
 

@@ -15,7 +15,11 @@ from router.studies.simulation.run import Simulation
 
 
 def scenario_tasks(
-    scenario: Scenario, policies: Sequence[Choosing], rates: Sequence[float | None], seeds: int
+    scenario: Scenario,
+    policies: Sequence[Choosing],
+    rates: Sequence[float | None],
+    seeds: int,
+    judge: str | None = None,
 ) -> list[Task]:
     """Every run, in the order of the results."""
     return [
@@ -27,6 +31,7 @@ def scenario_tasks(
             rate=rate,
             calls=scenario.load.requests,
             seed=seed,
+            judge=judge,
         )
         for rate in rates
         for seed in range(1, seeds + 1)
@@ -46,7 +51,8 @@ def scenario_cells(
 def scenario_cell(scenario: Scenario, task: Task) -> Cell:
     """One run and its figures."""
     calls = scenario.calls(task.calls, task.rate, task.seed)
-    result = Simulation(scenario.under(_choosing(task)), calls, task.seed).run()
+    fleet = scenario.under(_choosing(task))
+    result = Simulation(fleet, calls, task.seed, judge=task.judge).run()
     return judged(task, result, scenario.targets, in_parts=True)
 
 

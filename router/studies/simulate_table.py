@@ -12,15 +12,20 @@ from rich.console import Group
 from rich.text import Text
 
 from router.studies.breakdown import Part, WorkerShare, mean_part
-from router.studies.compare import Cell, lines
+from router.studies.compare import Cell
 from router.studies.compare_table import heading, short
 from router.studies.confidence import estimate
 from router.studies.grid import Field, Grid, as_table
+from router.studies.lines import lines, regret
 from router.studies.traces.trace import Distribution
 
 _LATENCIES = (("TTFT ms", "ttft_s", 1e3, 0), ("TPOT ms", "tpot_s", 1e3, 1), ("e2e s", "e2e_s", 1.0, 2))
-_QUEUED = ("wait for a worker ms", "queued_s", 1e3, 0)
-_WORDS = ("mean", "p50", "p90", "p99", "max")
+_BESIDE = (
+    ("time between tokens ms", "itl_s", 1e3, 1),
+    ("wait in pools ms", "pool_wait_s", 1e3, 1),
+    ("wait in engines ms", "engine_wait_s", 1e3, 1),
+)
+_WORDS = ("mean", "p50", "p90", "p95", "p99", "max")
 
 
 def render_runs(made: Sequence[Cell], notes: Sequence[str] = ()) -> Group:
@@ -65,7 +70,7 @@ def _grids(made: Sequence[Cell]) -> Iterator[Grid]:
 
 def _all_calls(made: Sequence[Cell]) -> Grid:
     rows: list[tuple[str, list[Field]]] = []
-    for name, field, scale, digits in (*_LATENCIES, _QUEUED):
+    for name, field, scale, digits in (*_LATENCIES, *_BESIDE):
         found = [getattr(each.figures.latencies, field) for each in made]
         known = [each for each in found if each is not None]
         if known:
@@ -81,6 +86,7 @@ def _single(made: Sequence[Cell]) -> Iterator[tuple[str, list[float], float, int
     runs = [each.figures for each in made]
     yield "goodput %", [run.goodput for run in runs if run.goodput is not None], 100.0, 1
     yield "cache hits %", [run.hit_rate for run in runs], 100.0, 1
+    yield "copies of a block ×", [run.copies for run in runs if run.copies is not None], 1.0, 2
     yield "busiest worker ×", [run.busiest for run in runs], 1.0, 2
     yield "same worker %", [run.stickiness for run in runs if run.stickiness is not None], 100.0, 1
     yield (
@@ -93,6 +99,9 @@ def _single(made: Sequence[Cell]) -> Iterator[tuple[str, list[float], float, int
     yield "output tokens/s", [run.output_tokens_per_s for run in runs], 1.0, 0
     yield "calls/s", [run.calls_per_s for run in runs], 1.0, 2
     yield "preemptions", [float(run.preemptions) for run in runs], 1.0, 0
+    regrets = [value for run in runs if (value := regret(run)) is not None]
+    units = {each.unit.partition(" (")[0] for run in runs for each in run.regrets.values()}
+    yield f"regret, {', '.join(sorted(units))}", regrets, 1.0, 4
 
 
 def _outcomes(made: Sequence[Cell]) -> dict[str, int]:

@@ -98,8 +98,9 @@ def test_calls_that_no_engine_takes_are_told_of(file: Path, capsys: pytest.Captu
     file.write_text(SCENARIO.replace("kv_tokens: 60000", "flags: {max-model-len: 1000}"))
     assert simulate(file, "--jobs", "1", "--seeds", "1") == 0
     out = " ".join(capsys.readouterr().out.split())
-    assert "of 60 calls are longer than the 1,000 tokens that an engine takes, and fail" in out
-    assert "calls failed" in out
+    assert "not all fit into the 1,000 tokens that an engine takes" in out
+    assert "are refused as too long, as an engine does" in out
+    assert "calls too_long" in out
 
 
 def test_a_worker_that_crashes_loses_its_calls_to_the_others(file: Path, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from router.__main__ import main
-from router.studies.compare import Plan, cells, lines
+from router.studies.compare import Plan, cells
 from router.studies.curves import SHARES, curves, loads
 from router.studies.html.axis import Axis, around, by_factors, from_zero, shares, written
 from router.studies.html.page import standalone
@@ -22,6 +22,7 @@ from router.studies.html.report import comparison
 from router.studies.html.style import STYLES
 from router.studies.html.svg import PLOT, Row, Series, rows
 from router.studies.html.svg import lines as drawn
+from router.studies.lines import lines
 from router.studies.resized import answering, natural_size, resized
 from router.studies.setups import SETUPS, Choosing
 from router.studies.simulation.barrier_watch import Sample
@@ -87,9 +88,10 @@ def plan(**what: object) -> Plan:
 def test_a_comparison_is_one_page_with_a_table_and_plots() -> None:
     made = cells(plan().tasks())
     reader = read(comparison("Title & <more>", made, CAME, ["a note"]))
-    assert reader.count["table"] == 2
-    # What each policy gains in goodput and in time, and three distributions.
-    assert reader.count["figure"] == 5
+    # What came; what each policy is worth, and why.
+    assert reader.count["table"] == 3
+    # What each policy gains in goodput and in time, and four distributions.
+    assert reader.count["figure"] == 6
     for word in (*NAMED, "Title & <more>", "a note", "calibrated_a40", "1, 2", "Pointsman"):
         assert word in reader.text, word
 
@@ -97,7 +99,7 @@ def test_a_comparison_is_one_page_with_a_table_and_plots() -> None:
 def test_several_rates_are_followed_by_goodput_and_latency() -> None:
     made = cells(plan(levels=[4.0, 30.0], seeds=1).tasks())
     reader = read(comparison("rates", made, CAME))
-    assert reader.count["table"] == 3
+    assert reader.count["table"] == 5
     found = lines(made)
     titles = [plot.title for plot in over_rates(found, styles_of(NAMED))]
     assert titles == ["Goodput", "Mean end-to-end time", "Time to first token, p99"]
@@ -119,7 +121,7 @@ def test_several_sizes_are_followed_by_cache_hits_first() -> None:
 def test_loads_of_a_barrier_group_are_drawn_for_each_policy() -> None:
     made = cells(plan(workloads=["balanceroute_azure"], calls=30).tasks())
     reader = read(comparison("barriers", made, CAME))
-    assert reader.count["figure"] == 5 + len(NAMED)
+    assert reader.count["figure"] == 6 + len(NAMED)
     assert "KV tokens in use at each worker over time" in reader.text
 
 

@@ -9,11 +9,12 @@ import os
 import sys
 from pathlib import Path
 
-from router.studies.compare import Plan, cells, lines
+from router.studies.compare import Plan, cells
 from router.studies.compare_table import grids
 from router.studies.grid import Grid
 from router.studies.html.page import standalone
 from router.studies.html.plots import over_rates, styles_of
+from router.studies.lines import lines
 
 PLOT = Path(__file__).parents[2] / "docs" / "goodput.svg"
 POLICIES = ("round_robin", "least_requests", "cache_aware", "preble", "calibrated", "joint")
@@ -40,7 +41,7 @@ def main() -> None:
     found = lines(cells(PLAN.tasks(), os.cpu_count() or 1))
     plot = next(iter(over_rates(found, styles_of(POLICIES))))
     PLOT.write_text(standalone(plot.svg, POLICIES), encoding="utf-8")
-    grid = grids(found)[SHOWN]
+    grid = [grid for grid in grids(found) if grid.title][SHOWN]
     sys.stdout.write(f"{grid.title}\n\n{markdown(grid)}\n")
 
 

@@ -10,17 +10,20 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from router.studies.compare import Cell, Line
+from router.studies.compare import Cell
 from router.studies.confidence import Estimate
 from router.studies.curves import SHARES
 from router.studies.html.axis import Axis, around, by_factors, from_zero, shares
 from router.studies.html.svg import SMALL, Row, Series, lines, rows
+from router.studies.lines import Line, Read, e2e_s, goodput, hit_rate, ttft_p99_s
 
 _LATENCIES = (
     ("Time to first token", "ttft_s", 1e3, "ms"),
     ("Time per output token", "tpot_s", 1e3, "ms"),
+    ("Time between tokens", "itl_s", 1e3, "ms"),
     ("End-to-end time", "e2e_s", 1.0, "s"),
 )
+_WHOSE = {"calls": "answered calls", "gaps": "all gaps between two tokens"}
 _LAST_SHARE = 0.995
 """A curve is drawn up to here: the slowest call of all is no share."""
 
@@ -50,12 +53,11 @@ def against_first(made: Sequence[Line], styles: Styles) -> Iterator[Plot]:
     """What each policy gains or loses against the first one on the same calls, seed by seed: what all of them
     have in common, an easy or a hard seed, has fallen out."""
     remark = f"less that of {made[0].policy}, seed by seed; whiskers: 95 % confidence"
-    if any(line.goodput is not None for line in made):
-        gains = [(line.policy, line.goodput_against_first) for line in made]
-        yield _dots("Goodput", remark, "points", gains, 100.0, styles)
-    yield _dots(
-        "Mean end-to-end time", remark, "s", [(line.policy, line.against_first) for line in made], 1.0, styles
-    )
+    if any(line.mean(goodput) is not None for line in made):
+        gains = [(line.policy, line.against_first(goodput)) for line in made]
+        yield _dots("Goodput", remark, "percentage points", gains, 100.0, styles)
+    times = [(line.policy, line.against_first(e2e_s)) for line in made]
+    yield _dots("Mean end-to-end time", remark, "s", times, 1.0, styles)
 
 
 def _dots(
@@ -83,7 +85,7 @@ def _dot(policy: str, value: Estimate, unit: str, scale: float, style: int) -> R
 
 
 def distributions(made: Sequence[Cell], styles: Styles) -> Iterator[Plot]:
-    """Cumulative distributions of the three latencies, a line for each policy."""
+    """Cumulative distributions of the latencies, a line for each policy."""
     for title, field, scale, unit in _LATENCIES:
         series = [
             Series(name=policy, points=points, style=styles[policy], tip=_middle(points, unit))
@@ -92,8 +94,9 @@ def distributions(made: Sequence[Cell], styles: Styles) -> Iterator[Plot]:
         ]
         if series:
             x = by_factors(f"{unit}", [value for each in series for value, _ in each.points])
-            remark = "share of answered calls that took no longer; mean over the seeds"
-            yield Plot(title, remark, lines(series, x, shares("% of calls"), title))
+            what = "gaps" if field == "itl_s" else "calls"
+            remark = f"share of {_WHOSE[what]} that took no longer; mean over the seeds"
+            yield Plot(title, remark, lines(series, x, shares(f"% of {what}"), title))
 
 
 def _curve(many: Sequence[Sequence[float]], scale: float) -> list[tuple[float, float]]:
@@ -136,7 +139,7 @@ class _Figure(NamedTuple):
     """One figure of a line that is followed over rates or sizes."""
 
     title: str
-    read: Callable[[Line], Estimate | None]
+    read: Read
     unit: str
 
     @property
@@ -144,11 +147,11 @@ class _Figure(NamedTuple):
         return self.unit.startswith("%")
 
 
-_HITS = _Figure("Cache hits", lambda line: line.hit_rate, "% of prompt tokens")
+_HITS = _Figure("Cache hits", hit_rate, "% of prompt tokens")
 _FOLLOWED = (
-    _Figure("Goodput", lambda line: line.goodput, "% of all calls"),
-    _Figure("Mean end-to-end time", lambda line: line.e2e_s, "s"),
-    _Figure("Time to first token, p99", lambda line: line.ttft_p99_s, "s"),
+    _Figure("Goodput", goodput, "% of all calls"),
+    _Figure("Mean end-to-end time", e2e_s, "s"),
+    _Figure("Time to first token, p99", ttft_p99_s, "s"),
 )
 Where = Callable[[Line], float | None]
 
@@ -184,7 +187,7 @@ def _levels(policy: str, group: Sequence[Line], where: Where, figure: _Figure, s
         (at, value.mean * scale, value.half)
         for line in group
         if (at := where(line)) is not None
-        and (value := figure.read(line)) is not None
+        and (value := line.mean(figure.read)) is not None
         and math.isfinite(value.mean)
     ]
     halves = [half * scale if half is not None and figure.is_share else None for _, _, half in known]

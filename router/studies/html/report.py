@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 
-from router.studies.compare import Cell, Line, lines
-from router.studies.compare_table import grid_of, heading, short
+from router.studies.compare import Cell
+from router.studies.compare_table import causes_of, grid_of, heading, short
 from router.studies.grid import Field, Grid
 from router.studies.html.axis import by_factors, shares
 from router.studies.html.page import keys, note, page, plots, section, table
@@ -25,6 +25,7 @@ from router.studies.html.plots import (
 )
 from router.studies.html.svg import Series
 from router.studies.html.svg import lines as drawn
+from router.studies.lines import Line, lines
 from router.studies.saturate import Saturation
 from router.studies.simulate_table import run_grids, seeds_of, summary
 from router.studies.workload_table import workload_grid
@@ -91,6 +92,7 @@ def _one(made: Sequence[Line], runs: Sequence[Cell], styles: Styles) -> Iterator
     ]
     yield section(_level(first), 3)
     yield table(grid_of("", made))
+    yield table(causes_of(made))
     if len(made) > 1:
         yield plots(against_first(made, styles))
     yield plots(distributions(cells, styles))

@@ -70,6 +70,26 @@ class EngineRecord(msgspec.Struct, kw_only=True, frozen=True):
     preemptions: int
 
 
+class RegretRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """What a policy that only judges says of the decisions of one pool, as a shadow of the live router does.
+
+    Attributes:
+        unit: of its costs.
+        decisions: that it could judge: it compares what was chosen with what it would have chosen.
+        total: over these, cost of what was chosen less cost of the cheapest, both at the moment of the
+            decision and by the judge's own reckoning.
+        agreed: decisions at no regret.
+        ranked: others, in which the judge ranks another worker before all costs: they add nothing to `total`.
+    """
+
+    judge: str
+    unit: str
+    decisions: int
+    total: float
+    agreed: int
+    ranked: int
+
+
 class BarrierRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Of one barrier group, over its decode steps.
 

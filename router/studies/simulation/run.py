@@ -6,7 +6,7 @@ The same pools and policies as the live router's, over the same engine model as 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 from router.core.answer import Usage
@@ -30,8 +30,9 @@ from router.studies.simulation.copies import QUARTERS, Copies
 from router.studies.simulation.courses import Courses, Pair
 from router.studies.simulation.fleet import FleetPlan, PoolPlan, Trouble, WorkerPlan
 from router.studies.simulation.hall import Hall
+from router.studies.simulation.judging import Judges
 from router.studies.simulation.life import Life
-from router.studies.simulation.record import BarrierRecord, CallRecord, EngineRecord
+from router.studies.simulation.record import BarrierRecord, CallRecord, EngineRecord, RegretRecord
 from router.studies.simulation.rounds import Rounds
 from router.studies.simulation.timeline import Timeline
 from router.studies.simulation.token_gaps import TokenGaps
@@ -50,6 +51,7 @@ class RunResult:
         ended_s: virtual time of the end.
         copies: workers that hold a cached block, on average, of those that prefill; None without caches.
         gaps: time between tokens; None where engines write none.
+        regrets: by pool, what the judge of the plan says of its decisions.
     """
 
     calls: list[CallRecord]
@@ -59,6 +61,7 @@ class RunResult:
     ended_s: float
     copies: float | None = None
     gaps: TokenGaps | None = None
+    regrets: dict[str, RegretRecord] = field(default_factory=dict)
 
 
 class Simulation:
@@ -66,9 +69,12 @@ class Simulation:
 
     Args:
         seed: of the policies; calls bring their own chance with them.
+        judge: a policy that judges all decisions and makes none; None: none does.
     """
 
-    def __init__(self, plan: FleetPlan, calls: Iterable[Call], seed: int) -> None:
+    def __init__(
+        self, plan: FleetPlan, calls: Iterable[Call], seed: int, *, judge: str | None = None
+    ) -> None:
         self.timeline = Timeline()
         self._plan = plan
         self._texts = Texts()
@@ -81,6 +87,8 @@ class Simulation:
             self._make_rounds(pool, budgets, seed + index) for index, pool in enumerate(plan.pools)
         ]
         self.courses.open(self.hall, self.rounds, self._make_pair())
+        pools = [rounds.pool for rounds in self.rounds]
+        self._judges = None if judge is None else Judges(judge, pools, seed)
         self._followers: dict[int, list[Call]] = {}
         self._to_come = 0
         self._copies = Copies()
@@ -169,6 +177,7 @@ class Simulation:
             ended_s=self.timeline.now,
             copies=self._copies.mean,
             gaps=self.hall.gaps,
+            regrets={} if self._judges is None else self._judges.regrets(),
         )
 
     def _scrape(self) -> None:
@@ -267,6 +276,6 @@ class Simulation:
         return f"<Simulation {self.timeline!r} [{self._to_come} calls to come]>"
 
 
-def simulate(plan: FleetPlan, calls: Iterable[Call], seed: int = 0) -> RunResult:
+def simulate(plan: FleetPlan, calls: Iterable[Call], seed: int = 0, *, judge: str | None = None) -> RunResult:
     """One run from its begin to its end."""
-    return Simulation(plan, calls, seed).run()
+    return Simulation(plan, calls, seed, judge=judge).run()
