@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import msgspec
 
 from engines.mock.kv_events_config import Encoding
-from engines.model.block_hash import published
+from engines.model.block_hash import BlockHash, published
 from engines.model.kv_cache import BlockRemoved, BlocksStored, KvEvent
 
 END = (-1).to_bytes(8, "big", signed=True)
@@ -143,8 +143,8 @@ def _pages(event: BlocksStored) -> Iterator[_SglangStored]:
         parent = block
 
 
-def _signed(block_hash: bytes) -> int:
-    return int.from_bytes(block_hash[:8], "big", signed=True)
+def _signed(block_hash: BlockHash) -> int:
+    return block_hash if isinstance(block_hash, int) else int.from_bytes(block_hash[:8], "big", signed=True)
 
 
 class KvPublisher:

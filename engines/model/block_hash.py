@@ -20,9 +20,13 @@ ROOT_HASH = _digest("vllm-none-hash")
 """Parent of every first block."""
 
 
-def published(block_hash: bytes) -> int:
+BlockHash = bytes | int
+"""What tells a block from all others: of tokens vLLM's digest, of parts a number."""
+
+
+def published(block_hash: BlockHash) -> int:
     """The integer that KV events carry for a hash: its low 64 bits."""
-    return int.from_bytes(block_hash[-8:], "big")
+    return block_hash if isinstance(block_hash, int) else int.from_bytes(block_hash[-8:], "big")
 
 
 class BlockChain:
@@ -47,7 +51,7 @@ class BlockChain:
         self.tokens = list(tokens)
         self.block_size = block_size
         self.lora = lora
-        self.hashes: list[bytes] = []
+        self.hashes: list[BlockHash] = []
         keys = (("lora", lora),) if lora is not None else ()
         first = keys if cache_salt is None else (*keys, ("cache_salt", cache_salt))
         self._keys = keys or None
@@ -57,7 +61,7 @@ class BlockChain:
         """One more output token."""
         self.tokens.append(token)
 
-    def hash_full_blocks(self) -> list[bytes]:
+    def hash_full_blocks(self) -> list[BlockHash]:
         """Hashes of all blocks that are full now; only new ones are computed."""
         size, hashes, tokens = self.block_size, self.hashes, self.tokens
         for index in range(len(hashes), len(tokens) // size):

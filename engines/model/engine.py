@@ -11,6 +11,7 @@ from collections.abc import Collection, KeysView
 from collections.abc import Sequence as Iterated
 from typing import NoReturn
 
+from engines.model.block_hash import BlockHash
 from engines.model.handover import Fetch, Kept, KeptBlocks
 from engines.model.job import (
     Counters,
@@ -102,7 +103,7 @@ class Engine:
         return sum(sequence.computed for sequence in self._scheduler.running)
 
     @property
-    def cached_hashes(self) -> KeysView[bytes]:
+    def cached_hashes(self) -> KeysView[BlockHash]:
         """Content of the prefix cache, each block once."""
         return self._scheduler.kv.cached_hashes
 

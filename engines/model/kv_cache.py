@@ -11,8 +11,9 @@ from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import KeysView, Sequence
 from dataclasses import dataclass
+from itertools import chain as joined
 
-from engines.model.block_hash import BlockChain
+from engines.model.block_hash import BlockChain, BlockHash
 from engines.model.parts import PartsChain
 
 
@@ -20,8 +21,8 @@ from engines.model.parts import PartsChain
 class BlocksStored:
     """Full blocks that became cached, in the order of the sequence."""
 
-    hashes: tuple[bytes, ...]
-    parent: bytes | None
+    hashes: tuple[BlockHash, ...]
+    parent: BlockHash | None
     token_ids: tuple[int, ...]
     block_size: int
     extra_keys: tuple[tuple[str, ...] | None, ...]
@@ -32,13 +33,16 @@ class BlocksStored:
 class BlockRemoved:
     """A cached block was given to somebody else; its content is gone."""
 
-    hash: bytes
+    hash: BlockHash
 
 
 @dataclass(frozen=True, slots=True)
 class AllBlocksCleared:
     """The prefix cache was reset."""
 
+
+# Hashes that are looked up at once: few enough that a miss at once costs little.
+_LOOK_UP = 64
 
 KvEvent = BlocksStored | BlockRemoved | AllBlocksCleared
 
@@ -73,11 +77,14 @@ class KvCache:
         self.num_blocks = num_blocks
         self.block_size = block_size
         self._refs = [0] * num_blocks
-        self._refs[0] = 1
-        self._hash_of: list[bytes | None] = [None] * num_blocks
-        self._free: OrderedDict[int, None] = OrderedDict.fromkeys(range(1, num_blocks))
-        # Equal blocks filled by sequences that ran side by side are not merged: one hash, several blocks.
-        self._cached: dict[bytes, list[int]] = {}
+        self._hash_of: list[BlockHash | None] = [None] * num_blocks
+        # The queue of free blocks: those without content, the next one last, and behind them the others.
+        self._blank = list(range(num_blocks - 1, 0, -1))
+        self._idle: OrderedDict[int, None] = OrderedDict()
+        # Equal blocks filled by sequences that ran side by side are not merged: one hash, several blocks, of
+        # which those after the first are twins.
+        self._cached: dict[BlockHash, int] = {}
+        self._twins: dict[BlockHash, list[int]] = {}
         self._spoiled: set[int] = set()
         self.changes = 0
         self._events: list[KvEvent] | None = [] if record_events else None
@@ -85,20 +92,20 @@ class KvCache:
     @property
     def free_blocks(self) -> int:
         """Blocks that nobody holds, cached ones included."""
-        return len(self._free)
+        return len(self._blank) + len(self._idle)
 
     @property
     def used_blocks(self) -> int:
         """Blocks held by sequences; the null block is not counted."""
-        return self.num_blocks - 1 - len(self._free)
+        return self.num_blocks - 1 - self.free_blocks
 
     @property
     def cached_blocks(self) -> int:
         """Blocks with reusable content, held or not."""
-        return sum(map(len, self._cached.values()))
+        return len(self._cached) + sum(map(len, self._twins.values()))
 
     @property
-    def cached_hashes(self) -> KeysView[bytes]:
+    def cached_hashes(self) -> KeysView[BlockHash]:
         """What is cached, each content once."""
         return self._cached.keys()
 
@@ -110,20 +117,20 @@ class KvCache:
     @property
     def usage(self) -> float:
         """Share of usable blocks held by sequences, 0 to 1; cached but unheld blocks are free."""
-        return 1.0 - len(self._free) / (self.num_blocks - 1)
+        return 1.0 - self.free_blocks / (self.num_blocks - 1)
 
-    def find(self, hashes: Sequence[bytes], limit: int) -> list[int]:
+    def find(self, hashes: Sequence[BlockHash], limit: int) -> list[int]:
         """Blocks of the longest cached prefix of `hashes`, at most `limit`. Changes nothing."""
         found: list[int] = []
-        cached = self._cached
-        for block_hash in hashes[:limit]:
-            blocks = cached.get(block_hash)
-            if blocks is None:
+        for first in range(0, limit, _LOOK_UP):
+            blocks = list(map(self._cached.get, hashes[first : min(first + _LOOK_UP, limit)]))
+            known = blocks if all(blocks) else blocks[: blocks.index(None)]
+            found += filter(None, known)
+            if len(known) < _LOOK_UP:
                 break
-            found.append(blocks[0])
         return found
 
-    def prefix_blocks(self, hashes: Sequence[bytes], limit: int) -> int:
+    def prefix_blocks(self, hashes: Sequence[BlockHash], limit: int) -> int:
         """How many blocks `find` would find, in logarithmic time.
 
         A block is freed after those that continue it and so outlives them: of a chain, always a prefix is
@@ -135,7 +142,7 @@ class KvCache:
 
     def can_allocate(self, count: int, held_back: Sequence[int] = ()) -> bool:
         """Whether `count` blocks are free besides those of `held_back` that are free too."""
-        spare = len(self._free) - count
+        spare = self.free_blocks - count
         if spare < 0 or spare >= len(held_back):
             return spare >= 0
         refs = self._refs
@@ -146,7 +153,7 @@ class KvCache:
         refs = self._refs
         for block in blocks:
             if refs[block] == 0:
-                del self._free[block]
+                del self._idle[block]
             refs[block] += 1
 
     def allocate(self, count: int) -> list[int]:
@@ -155,31 +162,31 @@ class KvCache:
         Raises:
             KvCacheError: when fewer are free; ask `can_allocate` first.
         """
-        if count > len(self._free):
-            raise KvCacheError(f"{count} blocks asked for and {len(self._free)} free")
-        blocks: list[int] = []
-        for _ in range(count):
-            block, _none = self._free.popitem(last=False)
-            if self._hash_of[block] is not None:
-                self._evict(block)
-            self._refs[block] = 1
-            blocks.append(block)
+        if count > self.free_blocks:
+            raise KvCacheError(f"{count} blocks asked for and {self.free_blocks} free")
+        rest = max(len(self._blank) - count, 0)
+        blocks = self._blank[rest:]
+        blocks.reverse()
+        del self._blank[rest:]
+        if len(blocks) < count:
+            blocks += self._evict(count - len(blocks))
+        refs = self._refs
+        for block in blocks:
+            refs[block] = 1
         if self._spoiled:
             self._spoiled.difference_update(blocks)
         return blocks
 
     def store(self, chain: BlockChain | PartsChain, blocks: Sequence[int], first: int, end: int) -> None:
         """Make blocks `first` to `end` (exclusive) of a sequence reusable: they are full now."""
-        hashes = chain.hashes
+        cached, hash_of = self._cached, self._hash_of
         self.changes += 1
-        for index in range(first, end):
-            block, block_hash = blocks[index], hashes[index]
-            self._hash_of[block] = block_hash
-            twins = self._cached.get(block_hash)
-            if twins is None:
-                self._cached[block_hash] = [block]
+        for block, block_hash in zip(blocks[first:end], chain.hashes[first:end], strict=True):
+            hash_of[block] = block_hash
+            if block_hash in cached:
+                self._twins.setdefault(block_hash, []).append(block)
             else:
-                twins.append(block)
+                cached[block_hash] = block
         if self._events is not None and first < end:
             self._events.append(_stored(chain, first, end))
 
@@ -200,22 +207,28 @@ class KvCache:
         Raises:
             KvCacheError: when a block is not held.
         """
-        refs, hash_of, free = self._refs, self._hash_of, self._free
+        refs, hash_of, blank, idle = self._refs, self._hash_of, self._blank, self._idle
         for block in reversed(blocks):
-            if refs[block] < 1 or block == 0:
+            held = refs[block]
+            if not held:
                 raise KvCacheError(f"block {block} was freed without being held")
-            refs[block] -= 1
-            if refs[block] == 0:
-                free[block] = None
-                if hash_of[block] is None:
-                    free.move_to_end(block, last=False)
+            refs[block] = held - 1
+            if held > 1:
+                continue
+            if hash_of[block] is None:
+                blank.append(block)
+            else:
+                idle[block] = None
 
     def reset(self) -> bool:
         """Forget all cached content. False, and nothing done, while any block is held."""
         if self.used_blocks:
             return False
         self.changes += 1
+        self._blank = list(joined(reversed(self._idle), self._blank))
+        self._idle.clear()
         self._cached.clear()
+        self._twins.clear()
         self._spoiled.clear()
         self._hash_of = [None] * self.num_blocks
         if self._events is not None:
@@ -229,18 +242,34 @@ class KvCache:
         events, self._events = self._events, []
         return events
 
-    def _evict(self, block: int) -> None:
-        block_hash = self._hash_of[block]
-        if block_hash is None:
-            raise KvCacheError(f"block {block} holds nothing to evict")
-        self.changes += 1
-        self._hash_of[block] = None
-        twins = self._cached[block_hash]
-        twins.remove(block)
+    def _evict(self, count: int) -> list[int]:
+        """The idle blocks that were freed first, without their content."""
+        idle, hash_of, cached = self._idle, self._hash_of, self._cached
+        self.changes += count
+        blocks: list[int] = []
+        for _ in range(count):
+            block, _none = idle.popitem(last=False)
+            block_hash, hash_of[block] = hash_of[block], None
+            if block_hash is None:
+                raise KvCacheError(f"block {block} holds nothing to evict")
+            if block_hash in self._twins:
+                self._lose_twin(block_hash, block)
+            else:
+                del cached[block_hash]
+            if self._events is not None:
+                self._events.append(BlockRemoved(block_hash))
+            blocks.append(block)
+        return blocks
+
+    def _lose_twin(self, block_hash: BlockHash, block: int) -> None:
+        """One of several equal blocks is gone; if it was the first, the next one is."""
+        twins = self._twins[block_hash]
+        if self._cached[block_hash] == block:
+            self._cached[block_hash] = twins.pop(0)
+        else:
+            twins.remove(block)
         if not twins:
-            del self._cached[block_hash]
-        if self._events is not None:
-            self._events.append(BlockRemoved(block_hash))
+            del self._twins[block_hash]
 
     def __repr__(self) -> str:
         return (

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from hashlib import blake2b
-from itertools import accumulate
 from typing import NamedTuple, overload
 
-_MASK = (1 << 64) - 1
+from engines.model.block_hash import BlockHash
+
+# Numbers below 2**61 - 1 are their own hashes in Python, and so neighbours in a table.
+_MASK = (1 << 60) - 1
 
 
 class Part(NamedTuple):
@@ -61,11 +63,12 @@ class PromptParts(Sequence[int]):
 class PartsChain:
     """Block hashes of a prompt of parts and of the answer that follows; stands in for `BlockChain`.
 
-    A block's hash is a hash of its parent's and of the stretches of parts that lie in it. Python's hash of
-    integers is the same in every process.
+    A place in a text is known by all that is before it, so a block is known by the place of its end. Places
+    of one part are consecutive numbers from a hash of the place where it begins and of its key on. Python's
+    hash of integers is the same in every process.
     """
 
-    __slots__ = ("_answer", "_ends", "_keys", "_root", "block_size", "hashes", "length", "lora")
+    __slots__ = ("_begins", "_first", "block_size", "hashes", "length", "lora")
 
     def __init__(
         self,
@@ -79,13 +82,21 @@ class PartsChain:
         """`sequence`: which of the answers to one prompt it is; each is a text of its own."""
         self.block_size = block_size
         self.lora = lora
-        self.length = len(prompt)
-        self.hashes: list[bytes] = []
-        self._keys = [part.key for part in prompt.parts]
-        self._ends = list(accumulate(part.tokens for part in prompt.parts))
-        self._answer = hash((prompt.answer, sequence)) if sequence else prompt.answer
-        root = blake2b(repr((lora, cache_salt)).encode(), digest_size=8).digest()
-        self._root = int.from_bytes(root, "little")
+        self.length = 0
+        self.hashes: list[BlockHash] = []
+        place = _ROOT if lora is None and cache_salt is None else _root(lora, cache_salt)
+        for key, tokens in prompt.parts:
+            if tokens:
+                self._begin(place, key)
+                self.length += tokens
+                self.hash_full_blocks()
+                place = self._first + tokens
+        self._begin(place, hash((prompt.answer, sequence)) if sequence else prompt.answer)
+
+    def _begin(self, place: int, key: int) -> None:
+        """The next part begins at the end of what there is."""
+        self._begins = self.length
+        self._first = hash((place, key)) & _MASK
 
     def append(self, _token: int) -> None:
         """One more output token, whatever it is."""
@@ -95,30 +106,13 @@ class PartsChain:
         """So many more output tokens."""
         self.length += tokens
 
-    def hash_full_blocks(self) -> list[bytes]:
+    def hash_full_blocks(self) -> list[BlockHash]:
         """Hashes of all blocks that are full now; only new ones are computed."""
-        size, hashes = self.block_size, self.hashes
-        first, end = len(hashes), self.length // size
-        if first == end:
-            return hashes
-        parent = int.from_bytes(hashes[-1], "little") if first else self._root
-        keys, ends = [*self._keys, self._answer], [*self._ends, self.length]
-        part, begins = 0, 0
-        while ends[part] <= first * size:
-            begins = ends[part]
-            part += 1
-        for start in range(first * size, end * size, size):
-            stop = start + size
-            while ends[part] < stop:
-                # A border lies in the block: what is before it counts with its own key and place.
-                parent = hash((parent, keys[part], start - begins, ends[part]))
-                begins = ends[part]
-                part += 1
-            parent = hash((parent, keys[part], start - begins)) & _MASK
-            hashes.append(parent.to_bytes(8, "little"))
-            if ends[part] == stop and stop < end * size:
-                begins = stop
-                part += 1
+        size, hashes, length = self.block_size, self.hashes, self.length
+        end = (len(hashes) + 1) * size
+        if end <= length:
+            shift = self._first - self._begins
+            hashes.extend(range(shift + end, shift + length + 1, size))
         return hashes
 
     def extra_keys(self, _index: int) -> tuple[str, ...] | None:
@@ -129,3 +123,11 @@ class PartsChain:
     def tokens(self) -> Sequence[int]:
         """Every token reads as 0."""
         return [0] * self.length
+
+
+def _root(lora: str | None, cache_salt: str | None) -> int:
+    """The place before everything."""
+    return int.from_bytes(blake2b(repr((lora, cache_salt)).encode(), digest_size=8).digest(), "little")
+
+
+_ROOT = _root(None, None)

@@ -233,7 +233,9 @@ class Cache(RuleBasedStateMachine):
             for block in table:
                 holders[block] = holders.get(block, 0) + 1
         assert self.kv._refs[1:] == [holders.get(block, 0) for block in range(1, self.kv.num_blocks)]
-        assert set(self.kv._free) == set(range(1, self.kv.num_blocks)) - set(holders)
+        free = [*self.kv._blank, *self.kv._idle]
+        assert sorted(free) == sorted(set(range(1, self.kv.num_blocks)) - set(holders))
+        assert {block for block in free if self.kv._hash_of[block] is not None} == set(self.kv._idle)
         assert self.kv.usage == pytest.approx(len(holders) / (self.kv.num_blocks - 1))
 
     @invariant()
@@ -254,7 +256,9 @@ class Cache(RuleBasedStateMachine):
                     self.known[block_hash] -= 1
                 case AllBlocksCleared():
                     self.known.clear()
-        cached = {block_hash: len(twins) for block_hash, twins in self.kv._cached.items()}
+        twins = self.kv._twins
+        cached = {block_hash: 1 + len(twins.get(block_hash, ())) for block_hash in self.kv._cached}
+        assert twins.keys() <= cached.keys()
         assert {block_hash: count for block_hash, count in self.known.items() if count} == cached
 
 

@@ -7,7 +7,7 @@ one place keeps it at 1; one that spreads it pays with room in every cache.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Hashable, Iterable
 from dataclasses import dataclass, field
 
 QUARTERS = 4
@@ -24,7 +24,7 @@ class Copies:
 
     samples: list[float] = field(default_factory=list)
 
-    def look(self, caches: Iterable[Collection[bytes]]) -> None:
+    def look(self, caches: Iterable[Collection[Hashable]]) -> None:
         """Takes one sample.
 
         Args:
