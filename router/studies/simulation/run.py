@@ -5,7 +5,7 @@ The same pools and policies as the live router's, over the same engine model as 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -237,7 +237,7 @@ class Simulation:
         for call in self._followers.pop(life.call.number, ()):
             self.timeline.after(call.at, partial(self._arrive, call))
 
-    def _caches(self) -> Iterator[Collection[bytes]]:
+    def _caches(self) -> Iterator[Collection[Hashable]]:
         """Of the workers that prefill and are up."""
         for plan in self._plan.pools:
             if plan.role is not Role.DECODE:
