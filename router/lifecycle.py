@@ -13,11 +13,13 @@ import logging
 import resource
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
+from router import __version__
 from router.api.connection import ListenerSettings
 from router.app import Router, World
+from router.core.worker import Role
 from router.listener import Listener
 from router.settings.configuration import Settings
 from router.telemetry import logs
@@ -176,10 +178,16 @@ class Process:
             log.info("%s on http://%s:%d", listener.name, bracketed(host), listener.port)
 
     def start(self) -> None:
-        """Everything but the ports."""
+        """Everything but the ports. Says first what begins: whoever reads a log asks that first."""
+        log.info("pointsman %s: %s", __version__, ", ".join(self._pools()))
         self._tick()
         self.router.supervisor.start("clock", self._tick_for_ever)
         self.router.start()
+
+    def _pools(self) -> Iterator[str]:
+        for name, pool in self.router.settings.pools.items():
+            served = "" if pool.role is Role.BOTH else f" ({pool.role.value})"
+            yield f"pool {name}{served} chooses by {pool.policy}"
 
     async def _tick_for_ever(self) -> None:
         while True:

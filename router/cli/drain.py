@@ -118,7 +118,8 @@ async def drain(client: httpx.AsyncClient, args: argparse.Namespace) -> int:
     whose = f"worker {args.worker}" if args.worker is not None else f"revision {args.revision}"
     try:
         workers = await _post(client, {**asked, "force": args.force})
-        _say(f"draining {whose}: {', '.join(worker.name for worker in workers)}")
+        names = ", ".join(worker.name for worker in workers)
+        _say(f"draining {whose}" if names == args.worker else f"draining {whose}: {names}")
         if args.wait:
             await _wait(client, workers, args.timeout)
         _say(_left(workers) if not args.wait else f"idle: {whose}")

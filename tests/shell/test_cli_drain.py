@@ -66,7 +66,7 @@ def test_a_worker_is_drained_and_what_is_left_is_said(capsys: pytest.CaptureFixt
     admin = Admin([worker("a:1", 3)])
     assert code_of(admin, "--worker", "a:1") == 0
     assert admin.asked == [("POST", "/workers/drain", {"worker": "a:1", "force": False})]
-    assert capsys.readouterr().out.splitlines() == ["draining worker a:1: a:1", "3 in flight (a:1 3)"]
+    assert capsys.readouterr().out.splitlines() == ["draining worker a:1", "3 in flight (a:1 3)"]
 
 
 def test_a_revision_is_drained_until_all_of_it_is_idle(capsys: pytest.CaptureFixture[str]) -> None:

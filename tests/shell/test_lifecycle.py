@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 
 import pytest
 
+from router import __version__
 from router.core.errors import ConnectFailed
 from router.lifecycle import bracketed
 from tests.shell.live import ADMIN, ASK, CHAT, DATA, STREAM, Live, play
@@ -37,6 +39,17 @@ def ending(act: Live) -> tuple[Signals, asyncio.Task[None]]:
 
 def words(count: int) -> list[bytes]:
     return [word(number) for number in range(count)]
+
+
+def test_the_log_begins_with_what_begins(caplog: pytest.LogCaptureFixture) -> None:
+    async def scene(act: Live) -> None:
+        assert act.router.settings.pools["default"].policy == "round_robin"
+
+    with caplog.at_level(logging.INFO):
+        play(scene)
+    first, second, *_ = caplog.messages
+    assert first == f"pointsman {__version__}: pool default chooses by round_robin"
+    assert second == "worker a joins pool default (config)"
 
 
 def test_readiness_says_so_at_once_while_requests_are_still_taken() -> None:
