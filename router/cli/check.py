@@ -224,7 +224,7 @@ def _worker_warnings(name: str, workers: Sequence[WorkerSettings]) -> Iterator[s
     if len(workers) == 1 and not workers[0].resolves:
         yield f"pool {name} has one worker, so there is nothing to choose and nowhere to retry"
     if any(worker.kv_events_endpoint for worker in workers) and not zmq_is_installed():
-        yield f"pool {name} has KV events to follow, but pyzmq is missing: pip install pointsman[kv-events]"
+        yield f"pool {name} has KV events to follow, but pyzmq is missing (the extra kv-events)"
 
 
 def _pool_warnings(name: str, pool: PoolSettings, settings: Settings) -> Iterator[str]:

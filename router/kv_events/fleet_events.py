@@ -178,7 +178,7 @@ class FleetEvents:
         if not self.deaf:
             self.deaf = True
             log.warning(
-                "worker %s publishes KV events, but pyzmq is missing: pip install pointsman[kv-events]; "
+                "worker %s publishes KV events, but pyzmq is missing (the extra kv-events); "
                 "until then what workers hold is judged by what was sent to them",
                 member.name,
             )

@@ -41,7 +41,7 @@ def why_not(directory: Path) -> str | None:
     the way."""
     missing = [library for library in _LIBRARIES if find_spec(library) is None]
     if missing:
-        return f"it needs {' and '.join(missing)}: pip install pointsman[tokenizer]"
+        return f"it needs {' and '.join(missing)} (the extra tokenizer)"
     if not directory.is_dir():
         return "it must be a directory with the files of a model's tokenizer"
     if not (directory / TOKENIZER_FILE).is_file():

@@ -240,7 +240,7 @@ def test_without_pyzmq_one_warning_says_what_to_install(caplog: pytest.LogCaptur
     with caplog.at_level(logging.WARNING, "pointsman.kv_events"):
         follow(scene, "a", "b", ready=False)
     assert [record.getMessage() for record in caplog.records if "pyzmq" in record.getMessage()] == [
-        "worker a publishes KV events, but pyzmq is missing: pip install pointsman[kv-events]; "
+        "worker a publishes KV events, but pyzmq is missing (the extra kv-events); "
         "until then what workers hold is judged by what was sent to them"
     ]
 

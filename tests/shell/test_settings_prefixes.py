@@ -80,7 +80,7 @@ def test_an_endpoint_without_pyzmq_is_warned_of(monkeypatch: pytest.MonkeyPatch)
     settings = Settings.model_validate({"pools": {"a": {"workers": [told.model_dump(exclude_unset=True)]}}})
     assert not any("pyzmq" in warning for warning in warnings(settings, 100_000))
     monkeypatch.setattr("router.cli.check.zmq_is_installed", lambda: False)
-    assert any("pip install pointsman[kv-events]" in warning for warning in warnings(settings, 100_000))
+    assert any("pyzmq is missing (the extra kv-events)" in warning for warning in warnings(settings, 100_000))
 
 
 def of_pool(path: Path) -> Settings:

@@ -215,7 +215,7 @@ def test_what_is_missing_is_said_before_the_start(tmp_path: Path, monkeypatch: p
     assert why_not(tmp_path) == "it holds no tokenizer.json"
     assert why_not(directory(tmp_path)) is None
     monkeypatch.setattr("router.tokenizer.tokenizer.find_spec", lambda name: None)
-    assert why_not(tmp_path) == "it needs tokenizers and jinja2: pip install pointsman[tokenizer]"
+    assert why_not(tmp_path) == "it needs tokenizers and jinja2 (the extra tokenizer)"
 
 
 @pytest.mark.parametrize(
