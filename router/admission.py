@@ -7,10 +7,9 @@ untrusted client sent, and the request for usage that lets the router count.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
 from typing import Any
 
-from msgspec import structs
+from msgspec import Struct, structs
 
 from router.api.errors import model_not_found
 from router.api.form import Form, is_multipart
@@ -38,8 +37,7 @@ _POLICY = b"x-pointsman-policy"
 _CLAUDE_CODE_SESSION = b"x-claude-code-session-id"
 
 
-@dataclass(slots=True, eq=False)
-class Job:
+class Job(Struct, eq=False):
     """A call that was understood.
 
     Attributes:

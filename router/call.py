@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from router.api.headers import Header
 from router.api.intake import Receive
@@ -11,8 +12,7 @@ from router.api.keys import Client
 from router.api.routes import Route
 
 
-@dataclass(slots=True, eq=False)
-class Call:
+class Call(msgspec.Struct, eq=False):
     """Attributes:
     id: the request id, given by the client or made here; safe to print.
     target: path and query as the engine should get them.

@@ -269,7 +269,7 @@ class Journey:
             cached_tokens=usage.cached_tokens if usage else None,
         )
         series.finished(finish)
-        if request is not None:
+        if request is not None and self._telemetry.slos:
             self._judge(request, finish)
         if self._telemetry.log is not None and request is not None:
             self._telemetry.log.write(self._record(request, self._telemetry.log, output, now))

@@ -6,7 +6,8 @@ Whatever goes wrong before commit leaves as `LegFailed` or UpstreamError, and an
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from router.admission import Job
 from router.api.headers import Header, for_client
@@ -226,8 +227,7 @@ class Legs:
         return headers
 
 
-@dataclass(frozen=True, slots=True)
-class _Leg:
+class _Leg(msgspec.Struct, frozen=True, eq=False):
     """What the parts of one leg share."""
 
     job: Job

@@ -308,7 +308,7 @@ class Chooser:
     def placed_beside(self, lease: Lease, placed: Placed, considered: Considered | None, now: float) -> None:
         """The same for the other leg of a pair, which this pool or the one that decodes has chosen."""
         self.charged(lease, now)
-        request, choice, _ = placed
+        request, choice = placed.request, placed.choice
         if choice.prefill_worker is None:
             self.decided(lease, placed, considered, now)
         else:

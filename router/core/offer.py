@@ -6,14 +6,15 @@ Separate because shadows and records are asked about the very same workers that 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import NamedTuple
+
+import msgspec
 
 from router.core.policy import Choice
 from router.core.request import Request
 from router.core.worker import Worker
 
 
-class Offer(NamedTuple):
+class Offer(msgspec.Struct, frozen=True):
     """Workers that a request could have had.
 
     Attributes:
@@ -27,7 +28,7 @@ class Offer(NamedTuple):
     barred: Collection[tuple[str, str]] = ()
 
 
-class Placed(NamedTuple):
+class Placed(msgspec.Struct, frozen=True):
     """A choice, and among whom it was made."""
 
     request: Request

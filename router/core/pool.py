@@ -232,7 +232,7 @@ class Pool:
     def _place(self, placed: Placed, now: float) -> Lease | None:
         """Charges a choice, all of it or nothing: a policy that fails when it is told leaves no lease. None
         when two legs run at the same time and the prefill side leaves it queued."""
-        request, choice, _ = placed
+        request, choice = placed.request, placed.choice
         handover = request.handover
         beside = self.placement.beside(placed, self.roster.workers[choice.worker], now)
         if beside is None and handover is None and request.split and self.rules.role is Role.DECODE:
@@ -264,7 +264,7 @@ class Pool:
 
     def _charge_beside(self, lease: Lease, beside: Placed, now: float) -> None:
         """The other leg, which the pool of the prefill workers keeps the account of."""
-        request, choice, _ = beside
+        request, choice = beside.request, beside.choice
         partner = self.partner
         if partner is None:
             return

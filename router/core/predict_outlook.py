@@ -7,8 +7,8 @@ every round, and is judged when the request is over.
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
-from typing import NamedTuple
+
+import msgspec
 
 from router.core.predict_mean import geometric_steps
 from router.core.predict_survival import MAX_TABLE_TOKENS, TABLE_SHIFT, SurvivalCurve
@@ -31,7 +31,7 @@ class Source(enum.Enum):
         return self not in {Source.CLIENT, Source.UNKNOWN}
 
 
-class Traits(NamedTuple):
+class Traits(msgspec.Struct, frozen=True, gc=False):
     """What of a request its length depends on; kept while it runs, when the prompt is gone.
 
     Attributes:
@@ -48,8 +48,7 @@ class Traits(NamedTuple):
     ignore_eos: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Outlook:
+class Outlook(msgspec.Struct, frozen=True):
     """Expectation for one sequence.
 
     Attributes:

@@ -93,7 +93,7 @@ class Recording:
 
 
 def _compared(seat: Seat, placed: Placed, now: float) -> Table | None:
-    request, choice, offer = placed
+    request, choice, offer = placed.request, placed.choice, placed.offer
     table = seat.explain(request, offer, now)
     if choice.reason == "bypass" and (table is None or not picks(table, choice)):
         return running_table(request, offer.workers)

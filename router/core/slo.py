@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+
+import msgspec
 
 from router.core.request import Request
 
@@ -16,7 +17,7 @@ LOOSE_FACTOR = 3.0
 """Loose targets over tight ones, as in arXiv 2609.16206."""
 
 
-class Served(NamedTuple):
+class Served(msgspec.Struct, frozen=True, gc=False):
     """How long one answer took. None where it was not measured.
 
     Attributes:
@@ -63,6 +64,9 @@ class Targets:
         return served.ttft_s <= self.ttft_s + self.tpot_s * max((served.output_tokens or 1) - 1, 0)
 
 
+_NOTHING = Targets()
+
+
 @dataclass(frozen=True, slots=True)
 class Slos:
     """The targets of all classes.
@@ -77,18 +81,22 @@ class Slos:
     measured: Mapping[str, Mapping[str, Targets]] = field(default_factory=dict)
     default_class: str = LOOSE
 
+    def __bool__(self) -> bool:
+        """Whether anything is promised to anybody."""
+        return bool(self.configured or self.measured)
+
     def class_of(self, request: Request) -> str:
         return request.slo if request.slo in (TIGHT, LOOSE) else self.default_class
 
     def targets(self, model: str, name: str) -> Targets:
         """Of a class; without any of its own, loose ones follow from tight ones. None at all: empty."""
         for known in (self.configured, self.measured.get(model, {})):
-            own = known.get(name, Targets())
+            own = known.get(name)
             if own:
                 return own
             if name == LOOSE and known.get(TIGHT):
                 return known[TIGHT].times(LOOSE_FACTOR)
-        return Targets()
+        return _NOTHING
 
     def judge(self, request: Request, served: Served) -> tuple[str, bool] | None:
         """(class, whether it was served as promised); None for what nothing was promised, or what the client

@@ -63,7 +63,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+
+import msgspec
 
 from router.core.explain import Row, Table
 from router.core.lease import Lease, Outcome
@@ -97,7 +98,7 @@ class Parameters:
     eviction_interval_s: float = number(120, 0, 86_400)
 
 
-class _Compared(NamedTuple):
+class _Compared(msgspec.Struct, frozen=True):
     """What decides between the workers.
 
     Attributes:

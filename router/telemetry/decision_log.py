@@ -95,7 +95,7 @@ class DecisionLog(LineLog):
     # --- records ---------------------------------------------------------------------------------------
 
     def _record(self, decision: Decision, others: list[Row]) -> DecisionRecord:
-        request, choice, _ = decision.placed
+        request, choice = decision.placed.request, decision.placed.choice
         number, ids = self._in_round.get(decision.pool, (None, frozenset()))
         table, policy = decision.table, decision.seat.policy
         whole = self._chosen(request.sequence, "decision") and table is not None and _keeps(table, choice)
