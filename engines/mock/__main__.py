@@ -21,10 +21,14 @@ _LEVELS = ("debug", "info", "warning", "error")
 
 
 class _Help(argparse.ArgumentDefaultsHelpFormatter):
-    """Shows defaults, but not the absence of one."""
+    """Shows defaults, but not the absence of one, and kinds of values in place of the flag's name again."""
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
-        return action.help if action.default is None else super()._get_help_string(action)
+        return action.help if action.default in (None, "") else super()._get_help_string(action)
+
+    def _get_default_metavar_for_optional(self, action: argparse.Action) -> str:
+        kinds: dict[object, str] = {int: "N", float: "X"}
+        return kinds.get(action.type, "WORD")
 
 
 def parser() -> argparse.ArgumentParser:

@@ -25,7 +25,7 @@ COMMANDS: Final[Mapping[str, str]] = {
     "check": "validate a configuration and say what it does",
     "drain": "take workers of a running router out of service",
     "replay": "send the requests of a trace to an endpoint and measure it",
-    "simulate": "run a scenario, a configuration and the calls that come to it, without any engine",
+    "simulate": "run the calls of a scenario through its configuration, without any engine",
     "compare": "compare policies on simulated calls, without any engine",
     "saturate": "find the rate at which a policy collapses, without any engine",
     "whatif": "run a recorded request log through a fleet under other policies, without any engine",
@@ -33,6 +33,19 @@ COMMANDS: Final[Mapping[str, str]] = {
     "calibrate": "measure the engines of a fleet, for policies that reckon in seconds",
 }
 """Each command is the module of that name, with `add_parser(subparsers)` and `run(args) -> int`."""
+
+
+_EPILOG: Final = """\
+`pointsman up` shows all of it on one machine, without a GPU. Each command has its own --help. Every setting:
+docs/configuration.md."""
+
+
+class _Commands(argparse.HelpFormatter):
+    """argparse reckons the column of help without the indentation of commands, and breaks the longest off."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog)
+        self._action_max_length = max(map(len, COMMANDS)) + 4
 
 
 class Parser(argparse.ArgumentParser):
@@ -61,7 +74,12 @@ def module_of(command: str) -> ModuleType:
 
 def parse(argv: Sequence[str]) -> tuple[str, argparse.Namespace]:
     """The command and its arguments. Ends the program after `--help` and wrong usage (exit code 2)."""
-    top = Parser(prog="pointsman", description="Routing proxy for pools of OpenAI-compatible LLM engines.")
+    top = Parser(
+        prog="pointsman",
+        description="Routing proxy for pools of OpenAI-compatible LLM engines.",
+        epilog=_EPILOG,
+        formatter_class=_Commands,
+    )
     top.add_argument("--version", action="version", version=f"pointsman {__version__}")
     subparsers = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
     asked = next((word for word in argv if not word.startswith("-")), None)

@@ -63,7 +63,7 @@ def _section(name: str, keys: list[Key]) -> Iterator[str]:
 def _row(key: Key) -> str:
     flags = ", ".join(f"`{name}`" for flag in flags_of(key.path) for name in flag.names)
     variable = _variable(key.path)
-    missing = "required" if key.field.is_required() else "null" if key.nullable else ""
+    missing = "required" if key.field.is_required() else "null" if key.nullable else "none"
     cells = (
         f"`{key.path}`",
         f"`{key.default}`" if key.default else missing,

@@ -216,6 +216,15 @@ def test_every_command_is_a_module_with_a_parser(command: str) -> None:
     assert callable(module_of(command).add_parser)
 
 
+def test_help_says_what_each_command_does_beside_its_name(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    lines = [line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines() if line.strip()]
+    beside = {words[0]: words[1] for words in lines if len(words) == 2}
+    for name, summary in COMMANDS.items():
+        assert summary.startswith(beside[name])
+
+
 def test_help_names_every_flag_and_its_default(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as end:
         main(["serve", "--help"])
