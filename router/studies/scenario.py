@@ -14,25 +14,23 @@ from pathlib import Path
 from msgspec import structs
 
 from router.core.slo import LOOSE, TIGHT, Slos, Targets
-from router.core.split_rule import Fallback
-from router.core.worker import Role
 from router.policies import POLICIES
 from router.settings import Pair, PoolSettings, Settings, WorkerSettings, read_workers_file
 from router.settings.calibration_file import CalibrationFile, read_calibration
 from router.settings.limits import MAX_IN_FLIGHT
 from router.settings.refusals import closest
 from router.studies.metrics import Slo
-from router.studies.scenario_engines import Machine, ScenarioError, machine_of, transfer_link
+from router.studies.scenario_engines import Machine, ScenarioError, machine_of
 from router.studies.scenario_load import Load
+from router.studies.scenario_rules import delays, ignored, patience, split_plan
 from router.studies.setups import Choosing
 from router.studies.simulation.call import Call
-from router.studies.simulation.fleet import Delays, FleetPlan, PoolPlan, SplitPlan, Trouble, WorkerPlan
+from router.studies.simulation.fleet import FleetPlan, PoolPlan, Trouble, WorkerPlan
 from router.studies.workloads import WorkloadStatistics, describe
 
 __all__ = ["Scenario", "ScenarioError", "scenario_of"]
 
 _MODEL = "model"
-_LEASE_S = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,18 +138,19 @@ def scenario_of(settings: Settings, name: str, load: Load) -> Scenario:
     calibration = _calibration(settings)
     pools, pair = _pools_of(settings, load.model)
     machines = {key: _machines(settings, calibration, pool) for key, pool in pools.items()}
-    plans = tuple(
-        _pool_plan(key, pool, machines[key], in_pair=pair is not None) for key, pool in pools.items()
-    )
+    plans = tuple(_pool_plan(settings, key, machines[key], in_pair=pair is not None) for key in pools)
     fleet = FleetPlan(
         pools=plans,
         model=next((pool.model for pool in pools.values() if pool.model), _MODEL),
-        split=None if pair is None else _split_plan(settings, pair, calibration, machines[pair.decode]),
-        delays=Delays(scrape_s=settings.polling.interval_s),
+        split=None if pair is None else split_plan(settings, pair, calibration, machines[pair.decode]),
+        delays=delays(settings),
         troubles=_troubles(settings, plans),
         max_queued=settings.limits.queue_size,
         max_wait_s=settings.limits.queue_timeout_s,
+        queued_bytes=settings.limits.queue_bytes,
         in_flight=settings.limits.max_in_flight or MAX_IN_FLIGHT,
+        prefix_index=settings.prefix_index.core,
+        patience=patience(settings),
     )
     return Scenario(
         name=name,
@@ -161,7 +160,7 @@ def scenario_of(settings: Settings, name: str, load: Load) -> Scenario:
         load=load,
         classes={key.tenant: key.slo for key in settings.auth.client_api_keys if key.tenant and key.slo}
         | {"": settings.slo.default_class},
-        notes=tuple(_notes(pools)),
+        notes=tuple(ignored(settings, pools)),
     )
 
 
@@ -203,8 +202,13 @@ def _machines(
 
 
 def _pool_plan(
-    name: str, pool: PoolSettings, machines: Mapping[str, tuple[WorkerSettings, Machine]], *, in_pair: bool
+    settings: Settings,
+    name: str,
+    machines: Mapping[str, tuple[WorkerSettings, Machine]],
+    *,
+    in_pair: bool,
 ) -> PoolPlan:
+    pool = settings.pools[name]
     return PoolPlan(
         name=name,
         workers=tuple(
@@ -217,6 +221,10 @@ def _pool_plan(
                 barrier_group=pool.barrier_group_of(worker),
                 calibrated=made.calibrated,
                 slow=made.slow,
+                role=pool.role_of(worker),
+                may_prefill=pool.serves_whole(worker),
+                revision=worker.revision or "",
+                process=None if worker.rank is None else worker.origin_url,
             )
             for worker, made in machines.values()
         ),
@@ -224,24 +232,7 @@ def _pool_plan(
         params=pool.policy_params,
         role=pool.role,
         mode=pool.mode,
-    )
-
-
-def _split_plan(
-    settings: Settings,
-    pair: Pair,
-    calibration: CalibrationFile | None,
-    machines: Mapping[str, tuple[WorkerSettings, Machine]],
-) -> SplitPlan:
-    pool = settings.pools[pair.decode]
-    whole = any(pool.serves_whole(worker) for worker, _ in machines.values())
-    return SplitPlan(
-        link=transfer_link(calibration, {name: made for name, (_, made) in machines.items()}),
-        min_tokens=pool.pd_split_min_tokens if whole else 0,
-        fallback=Fallback(pool.fallback) if whole or pair.connector.decode_takes_whole else Fallback.STRICT,
-        max_transfers=pool.max_transfers_per_worker,
-        concurrent=pair.connector.concurrent,
-        lease_s=pair.connector.lease_s or _LEASE_S,
+        local=pool.local_rules(settings.limits.queue_size),
     )
 
 
@@ -301,17 +292,3 @@ def _targets(
 def _slo(target: Targets) -> Slo:
     ttft_s, tpot_s = target.ttft_s, target.tpot_s
     return Slo(math.inf if ttft_s is None else ttft_s, math.inf if tpot_s is None else tpot_s)
-
-
-def _notes(pools: Mapping[str, PoolSettings]) -> list[str]:
-    """What is not simulated, of what these pools say."""
-    notes = []
-    for name, pool in pools.items():
-        if pool.role is not Role.DECODE and (
-            pool.local_queue in ("fcfs", "priority_groups")
-            or (pool.local_queue == "auto" and pool.policy == "preble")
-        ):
-            notes.append(
-                f"the local queue of pool {name} is not simulated: requests are sent as they are placed"
-            )
-    return notes

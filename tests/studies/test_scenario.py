@@ -158,14 +158,16 @@ def test_a_pair_has_a_wire_and_splits_as_its_decode_pool_says() -> None:
     assert [pool.role for pool in plain.pools] == [Role.PREFILL, Role.DECODE]
     assert plain.split is not None
     assert plain.split.link.bytes_per_s == pytest.approx(1e9)
-    # No decode worker may serve whole requests, so none is too short to be split.
-    assert (plain.split.min_tokens, plain.split.fallback) == (0, Fallback.AGGREGATED)
+    # No decode worker may serve whole requests while another one prefills, so none is too short to be split.
+    assert (plain.split.min_tokens, plain.split.fallback) == (512, Fallback.AGGREGATED)
+    assert not any(worker.may_prefill for worker in plain.pools[1].workers)
     rooms = made(with_pool("d", PAIR, connector="sglang")).fleet.split
     assert rooms is not None
-    assert (rooms.concurrent, rooms.fallback) == (True, Fallback.STRICT)
-    able = made(with_pool("d", PAIR, may_prefill=True, pd_split_min_tokens=300)).fleet.split
-    assert able is not None
-    assert (able.min_tokens, able.fallback) == (300, Fallback.AGGREGATED)
+    assert (rooms.concurrent, rooms.takes_whole, rooms.sequences_on_handle) == (True, False, True)
+    able = made(with_pool("d", PAIR, may_prefill=True, pd_split_min_tokens=300)).fleet
+    assert able.split is not None
+    assert able.split.min_tokens == 300
+    assert all(worker.may_prefill for worker in able.pools[1].workers)
     assert all(worker.engine.kv_connector for worker in workers(made(PAIR)))
 
 

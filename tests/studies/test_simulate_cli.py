@@ -150,7 +150,7 @@ def test_check_says_what_a_scenario_lets_come(file: Path, capsys: pytest.Capture
     for before, after, sentence in (
         ("mixed_bursty", "mixed_brusty", "refuses this file: workload.name is 'mixed_brusty'"),
         ("9001, count", "9101, count", "refuses this file: nothing says how fast the worker a:9001 is"),
-        ("round_robin", "preble", "the local queue of pool default is not simulated"),
+        ("workload:", "retry: {poison_guard: true}\nworkload:", "retry.poison_guard is not simulated"),
     ):
         file.write_text(SCENARIO.replace(before, after))
         assert main(["check", "--config", str(file)]) == 0

@@ -6,31 +6,13 @@ from engines.model.parts import Part
 from router.core.binding import Mode
 from router.policies import POLICIES, Shape
 from router.studies.simulation.call import Call, Texts, answer_key
-from router.studies.simulation.fleet import Delays, FleetPlan, Trouble
+from router.studies.simulation.fleet import Delays, Trouble
 from router.studies.simulation.run import RunResult, Simulation
 from router.studies.simulation.timeline import Timeline
-from tests.core.fleet_examples import assert_idle
-from tests.studies.simulation_examples import CLOCK, calls, fleet, split_fleet
+from tests.studies.simulation_examples import CLOCK, calls, fleet, run, split_fleet
 
 SINGLE = sorted(name for name, spec in POLICIES.items() if spec.shape is Shape.ONE)
 BATCH = sorted(name for name, spec in POLICIES.items() if spec.shape is Shape.BATCH)
-
-
-def run(plan: FleetPlan, made: list[Call], seed: int = 0) -> RunResult:
-    """Runs it, and holds it to what every run must show."""
-    simulation = Simulation(plan, made, seed)
-    result = simulation.run()
-    for rounds in simulation.rounds:
-        assert_idle(rounds.pool)
-        assert rounds.pool._budgets.in_flight.used == 0
-    for rank in simulation.hall:
-        if simulation.hall.is_up(rank.name):
-            assert rank.engine.idle, rank.engine
-            assert rank.engine.kv_usage == 0.0
-            assert len(rank.engine.kept) == 0
-    assert simulation.courses.lives == {}
-    assert all(record.outcome for record in result.calls)
-    return result
 
 
 def ok(result: RunResult) -> int:

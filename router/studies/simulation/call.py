@@ -13,7 +13,8 @@ import msgspec
 
 from engines.model.parts import Part, PromptParts
 
-_BYTES_PER_TOKEN = 4
+BYTES_PER_TOKEN = 4
+"""Of the text that stands for a prompt."""
 
 
 class Call(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -86,7 +87,7 @@ class Texts:
         return b"".join([self._part(part) for part in parts])
 
     def _part(self, part: Part) -> bytes:
-        size = part.tokens * _BYTES_PER_TOKEN
+        size = part.tokens * BYTES_PER_TOKEN
         text = self._known.pop(part.key, b"")
         if len(text) < size:
             self._bytes -= len(text)

@@ -1,7 +1,7 @@
 """What happens to calls on their way: the twin of `router.proxy` and `router.split` on the timeline.
 
 Separate from the run, which builds the world and keeps its time. Everything here is an answer to one thing
-that happened: a call came, a lease was granted, an engine put something out, a worker was lost.
+that happened: a call came, a lease was granted, the router heard of a leg.
 """
 
 from __future__ import annotations
@@ -11,24 +11,24 @@ from functools import partial
 
 from msgspec import structs
 
-from engines.model.engine import EngineBusy, EngineRejects, Fetch, Job, Output
+from engines.model.engine import EngineBusy, EngineRejects
 from router.core.answer import Usage
-from router.core.deadlines import SplitDeadlines
 from router.core.errors import RouterError
 from router.core.handover import Handover
 from router.core.lease import Lease, Outcome
 from router.core.request import Request
-from router.core.split_rule import Refusal
+from router.core.retry import Failure
+from router.core.split_rule import Refusal, Where
 from router.core.splitting import Splitting
-from router.studies.simulation.fleet import Delays, SplitPlan
+from router.studies.simulation.fleet import FleetPlan, SplitPlan
 from router.studies.simulation.hall import Hall
 from router.studies.simulation.life import Leg, Life
+from router.studies.simulation.overdue import Overdue
+from router.studies.simulation.reports import Reports
 from router.studies.simulation.rounds import Rounds
-from router.studies.simulation.stepper import Rank
+from router.studies.simulation.setbacks import Setbacks
 from router.studies.simulation.timeline import Timeline
-
-_TRIES = 1
-"""Further tries of a call that was sent and brought nothing back, as the live router allows."""
+from router.studies.simulation.trying import Trying
 
 
 class Pair:
@@ -39,181 +39,166 @@ class Pair:
         self.decode = decode
         self.splitting = splitting
         self.plan = plan
-        self.deadlines = SplitDeadlines(lease_s=plan.lease_s)
+        self.deadlines = plan.deadlines
 
 
 class Courses:
-    """Every life that is under way, by call and by what runs for it.
+    """Every life that is under way, by the id of its request.
 
     Args:
         learn: told of the tokens that each whole answer had.
         ended: told of every life that is over.
-
-    State: `lives` by request id, `_legs` by job id per worker, `_running` those that have begun, the
-    transfers that wait for the end of a prefill.
     """
 
     def __init__(
         self,
         timeline: Timeline,
-        delays: Delays,
+        plan: FleetPlan,
+        trying: Trying,
         learn: Callable[[Request, Usage], None],
         ended: Callable[[Life], None],
     ) -> None:
         self._timeline = timeline
-        self._delays = delays
+        self._plan = plan
+        self._delays = plan.delays
+        self._trying = trying
         self._learn = learn
         self._ended = ended
+        self.reports = Reports(timeline, plan.delays, self._hear)
         self.lives: dict[str, Life] = {}
-        self._legs: dict[str, dict[str, Leg]] = {}
-        self._running: dict[str, dict[Leg, None]] = {}
-        self._awaited: dict[str, tuple[Rank, Fetch]] = {}
-        self._prefilled: dict[str, tuple[str, str]] = {}
-        self._by_worker: dict[str, Rounds] = {}
+        self.by_worker: dict[str, Rounds] = {}
         self.rounds: list[Rounds] = []
         self.pair: Pair | None = None
         self.hall: Hall
+        self.setbacks: Setbacks
 
     def open(self, hall: Hall, rounds: Iterable[Rounds], pair: Pair | None) -> None:
         """Gives them a world; once, before the first call."""
         self.hall = hall
         self.rounds = list(rounds)
         self.pair = pair
-        for each in self.rounds:
-            for worker in each.pool.roster:
-                self._by_worker[worker.name] = each
-                self._legs[worker.name] = {}
-                self._running[worker.name] = {}
+        self.reports.follow(self.rounds)
+        self.by_worker = {worker.name: each for each in self.rounds for worker in each.pool.roster}
+        self.setbacks = Setbacks(self, self._timeline, self._trying)
+        timeline, late = self._timeline, self.setbacks.late
+        times = self._plan.split.deadlines if self._plan.split is not None else None
+        self._first_events = Overdue(
+            timeline, self._plan.patience.first_event_s, _has_begun, self.setbacks.waited_in_vain
+        )
+        if times is not None:
+            self._prefills = Overdue(timeline, times.prefill_s, _is_through, late)
+            self._decodes = Overdue(timeline, times.decode_first_event_s, _is_through, late)
 
     # --- placing ---------------------------------------------------------------------------------------
 
     def begin(self, life: Life) -> None:
         """A call has come."""
         self.lives[life.request.id] = life
-        self._place(life)
+        life.answer_by = self._timeline.now + self._plan.patience.first_event_s
+        self._first_events.add(life)
+        self.place(life)
 
-    def _place(self, life: Life) -> None:
+    def place(self, life: Life) -> None:
+        """From the start: split between two workers, or whole at one."""
         pair = self.pair
-        rounds = self.rounds[0]
-        if pair is not None:
-            decision = pair.splitting.decide(life.request, self._timeline.now)
-            if isinstance(decision, Refusal):
-                self._over(life, decision.error().__class__.__name__)
-                return
-            life.request = structs.replace(life.request, split=decision is None)
-            rounds = pair.decode if pair.plan.concurrent or decision is not None else pair.prefill
-        self._acquire(life, rounds)
+        if pair is None:
+            self.acquire(life, self.rounds[0], life.request)
+            return
+        decision = pair.splitting.decide(life.request, self._timeline.now)
+        if isinstance(decision, Refusal):
+            self.over(life, life.ending if life.failed else type(decision.error()).__name__)
+        elif decision is None:
+            life.request = structs.replace(life.request, split=True)
+            self.acquire(life, pair.decode if pair.plan.concurrent else pair.prefill, life.request)
+        else:
+            self._whole(life, pair, decision.where)
 
-    def _acquire(self, life: Life, rounds: Rounds) -> None:
+    def _whole(self, life: Life, pair: Pair, where: Where) -> None:
+        both = where is Where.BOTH_CAPABLE
+        life.request = structs.replace(life.request, split=False, both=both)
+        rounds = pair.prefill if where is Where.PREFILL else pair.decode
+        if life.failed is not None and not rounds.pool.candidates(life.request):
+            self.over(life, life.ending)
+            return
+        self._trying.goes_whole(life)
+        self.acquire(life, rounds, life.request)
+
+    def acquire(self, life: Life, rounds: Rounds, request: Request) -> None:
+        """Has a pool choose a worker."""
         life.waits_since = self._timeline.now
         try:
-            rounds.acquire(life.request)
+            rounds.acquire(request)
         except RouterError as error:
-            self._over(life, type(error).__name__)
+            self.refused(request.id, error)
 
     def placed(self, lease: Lease) -> None:
-        """A worker was chosen: the request is on its way to it."""
+        """A worker was chosen, and it is its turn there: the request is on its way to it."""
         life = self.lives[lease.request.id]
         record, now = life.record, self._timeline.now
-        record.placed, record.reason = now, lease.reason
         record.pool_wait += now - life.waits_since
+        if life.handover is not None and self.setbacks.is_stale(life, life.handover):
+            self.setbacks.expired(life, lease)
+            return
+        record.placed, record.reason = now, lease.reason
         if lease.prefill_only:
             record.prefill_worker = lease.worker
         else:
             record.worker = lease.worker
-        legs = [self._leg(life, lease)]
+        life.legs = [self._leg(life, lease)]  # of two the prefill is sent first
         if lease.prefill is not None and lease.prefill.outcome is None and life.handover is None:
             record.prefill_worker = lease.prefill.worker
-            legs.append(self._leg(life, lease.prefill))
-        life.leg = legs[0]
-        self._timeline.after(self._delays.router_s, partial(self._send, life, legs))
+            life.legs.append(self._leg(life, lease.prefill))
+        self._timeline.after(self._delays.router_s, partial(self._send, life.legs[::-1]))
 
     def _leg(self, life: Life, lease: Lease) -> Leg:
         return Leg(life, lease, self.hall.rank(lease.worker), prefill=lease.prefill_only)
 
     def refused(self, request_id: str, error: RouterError) -> None:
-        """It waited in vain."""
-        self._over(self.lives[request_id], type(error).__name__)
+        """It waited in vain: whoever failed before learns of that, and not that there was no room."""
+        life = self.lives[request_id]
+        if life.handover is not None:
+            self.setbacks.undelivered(life, life.handover, error)
+        else:
+            self.over(life, life.ending if life.failed else type(error).__name__)
 
     # --- sending ---------------------------------------------------------------------------------------
 
-    def _send(self, life: Life, legs: Sequence[Leg]) -> None:
+    def _send(self, legs: Sequence[Leg]) -> None:
         for leg in legs:
             name = leg.lease.worker
-            if not self.hall.is_up(name) or leg.rank is not self.hall.rank(name):
-                self._fail(life, Outcome.UNREACHABLE, "refused the connection")
+            if leg.gone:
                 return
-            jobs = _jobs(leg)
-            for job in jobs:
-                leg.open.add(job.id)
-                self._legs[name][job.id] = leg
-            try:
-                self.hall.stepper(name).submit(leg.rank, jobs)
-            except EngineRejects:  # a prompt goes where it fits if it fits anywhere
-                self._drop(leg)
-                self._over(life, "too_long")
+            if not self.hall.is_up(name):
+                self.setbacks.failed(leg, Failure.NEVER_SENT, "refused the connection")
                 return
-            except EngineBusy as error:
-                self._drop(leg)
-                self._fail(life, Outcome.BUSY, str(error))
+            if self._timeline.now >= leg.life.answer_by:
+                self.setbacks.failed(leg, Failure.TIMEOUT, "too late")
                 return
+            self._send_jobs(leg)
 
-    # --- what engines do -------------------------------------------------------------------------------
+    def _send_jobs(self, leg: Leg) -> None:
+        name = leg.lease.worker
+        leg.rank = self.hall.rank(name)
+        jobs = leg.jobs()
+        self.reports.sent(leg, [job.id for job in jobs])
+        if leg.life.handover is not None:
+            leg.life.shown = True
+        if leg.prefill:
+            self._prefills.add(leg)
+        elif leg.lease.prefill is not None:
+            self._decodes.add(leg)
+        try:
+            self.hall.stepper(name).submit(leg.rank, jobs)
+        except EngineRejects as error:
+            self.setbacks.failed(leg, Failure.TOO_LONG, str(error))
+        except EngineBusy as error:
+            self.setbacks.failed(leg, Failure.BUSY, str(error))
 
-    def put_out(self, rank: Rank, outputs: Sequence[Output]) -> None:
-        """Jobs wrote their first token, or ended; others may be among them."""
-        legs = self._legs[rank.name]
-        for output in outputs:
-            first = output.since_last_s is None
-            if not first and output.finish_reason is None:
-                continue
-            leg = legs[output.job_id]
-            leg.timings[output.job_id] = output.timing
-            if first:
-                self._running[rank.name].setdefault(leg)
-                leg.told = self._timeline.now
-            if output.finish_reason is not None:
-                leg.open.discard(output.job_id)
-                del legs[output.job_id]
-                if not leg.open:
-                    del self._running[rank.name][leg]
-                if output.kept is not None:
-                    self._kept(leg, output.job_id)
-            self._later(partial(self._hear, leg, leg.written(), ended=not leg.open))
-        self.moved_on(rank)
+    # --- what is heard ---------------------------------------------------------------------------------
 
-    def moved_on(self, rank: Rank) -> None:
-        """Time passed in which jobs wrote tokens."""
-        told = self._counts(rank.name, self._timeline.now - self._delays.progress_s)
-        if told:
-            self._later(partial(self._progress, rank.name, told))
-
-    def tell(self, name: str) -> None:
-        """How far the jobs of a worker are, without delay: before its KV is compared with the account."""
-        self._progress(name, self._counts(name, self._timeline.now))
-
-    def _counts(self, name: str, last: float) -> list[tuple[Lease, int]]:
-        """Tokens of the legs of which nothing was heard since then."""
-        now, counts = self._timeline.now, []
-        for leg in self._running[name]:
-            if leg.told <= last:
-                leg.told = now
-                counts.append((leg.lease, leg.written()))
-        return counts
-
-    def _later(self, call: Callable[[], None]) -> None:
-        """The router hears of it as late as events take to come."""
-        if self._delays.event_s > 0:
-            self._timeline.after(self._delays.event_s, call)
-        else:
-            call()
-
-    def _progress(self, name: str, told: Sequence[tuple[Lease, int]]) -> None:
-        self._by_worker[name].pool.ledger.progress_all(name, told, self._timeline.now)
-
-    def _hear(self, leg: Leg, tokens: int, *, ended: bool) -> None:
+    def _hear(self, leg: Leg, tokens: int, ended: bool) -> None:
         """The router sees the first token of a leg, or its end."""
-        if leg.lease.outcome is not None and not leg.prefill:
+        if leg.gone:
             return
         if not leg.started:
             self._started(leg, tokens)
@@ -233,17 +218,29 @@ class Courses:
             record.hit_tokens = hit
         if not leg.prefill and record.first is None:
             record.first = now
-        self._by_worker[leg.lease.worker].pool.progress(
+        self.by_worker[leg.lease.worker].pool.progress(
             leg.lease,
             now,
             generated_tokens=tokens,
             prompt_tokens=leg.life.call.prompt_tokens,
             cached_tokens=hit,
         )
-        self._wake()
+        self.wake()
+
+    def _prefill_done(self, leg: Leg) -> None:
+        """A prefill has answered; where the decode worker is not chosen yet, it is now."""
+        life, pair = leg.life, self.pair
+        if pair is None or pair.plan.concurrent:
+            return
+        times = life.times = pair.deadlines.handover(self._timeline.now)
+        worker = pair.prefill.pool.roster.workers[leg.lease.worker]
+        due = pair.deadlines.transfer_by(times, life.answer_by)
+        handover = Handover(leg.lease, worker.revision, self._timeline.now, times.overdue, due.at)
+        life.handover, life.shown, life.undelivered, life.legs = handover, False, None, []
+        self.acquire(life, pair.decode, structs.replace(life.request, handover=handover, body_bytes=0))
 
     def _done(self, leg: Leg, tokens: int) -> None:
-        life, lease, rounds = leg.life, leg.lease, self._by_worker[leg.lease.worker]
+        life, lease, rounds = leg.life, leg.lease, self.by_worker[leg.lease.worker]
         usage = Usage(life.call.prompt_tokens, tokens, next(iter(leg.timings.values())).cached_tokens)
         rounds.pool.progress(lease, self._timeline.now, generated_tokens=tokens)
         rounds.release(lease, Outcome.OK)
@@ -252,122 +249,22 @@ class Courses:
         self._learn(life.request, usage)
         life.record.tokens = tokens
         life.record.done = self._timeline.now
-        self._over(life, "ok")
-
-    # --- hand-overs ------------------------------------------------------------------------------------
-
-    def _prefill_done(self, leg: Leg) -> None:
-        """A prefill has answered; where the decode worker is not chosen yet, it is now."""
-        life, pair = leg.life, self.pair
-        if pair is None or pair.plan.concurrent:
-            return
-        times = pair.deadlines.handover(self._timeline.now)
-        worker = pair.prefill.pool.roster.workers[leg.lease.worker]
-        life.handover = Handover(
-            leg.lease, worker.revision, self._timeline.now, times.overdue, times.dispatch_by
-        )
-        life.request = structs.replace(life.request, handover=life.handover)
-        life.leg = None
-        self._acquire(life, pair.decode)
-
-    def _kept(self, leg: Leg, job_id: str) -> None:
-        """A prefill engine holds KV to be fetched; who waits for it may have it now."""
-        name = leg.life.request.id
-        self._prefilled[name] = (leg.lease.worker, job_id)
-        waiting = self._awaited.pop(name, None)
-        if waiting is not None:
-            self._transfer(*waiting)
-
-    def fetches(self, rank: Rank, wanted: Sequence[Fetch]) -> None:
-        """Jobs want their KV from another engine, or need it no more."""
-        for fetch in wanted:
-            name = _request_of(fetch.job_id)
-            if name in self._prefilled:
-                self._transfer(rank, fetch)
-            elif not fetch.tells_only:
-                self._awaited[name] = (rank, fetch)
-
-    def _transfer(self, rank: Rank, fetch: Fetch) -> None:
-        pair = self.pair
-        seconds = 0.0 if fetch.tells_only or pair is None else pair.plan.link.seconds(fetch.blocks)
-        self._timeline.after(seconds, partial(self._transferred, rank, fetch))
-
-    def _transferred(self, rank: Rank, fetch: Fetch) -> None:
-        name = _request_of(fetch.job_id)
-        producer, job_id = self._prefilled.pop(name, ("", ""))
-        if producer and self.hall.is_up(producer):
-            holder = self.hall.rank(producer)
-            holder.engine.kept.release(job_id, self._timeline.now)
-            self.hall.stepper(producer).look(holder)
-        if fetch.tells_only or rank is not self.hall.rank(rank.name) or not self.hall.is_up(rank.name):
-            return
-        if producer:
-            rank.engine.fetched(fetch.job_id)
-        else:
-            rank.engine.fetch_failed(fetch.job_id)
-        self.hall.stepper(rank.name).look(rank)
+        self.over(life, "ok")
 
     # --- ends ------------------------------------------------------------------------------------------
 
-    def lost(self, name: str) -> None:
-        """A worker is gone, and all that ran there."""
-        legs = list(dict.fromkeys(self._legs[name].values()))
-        self._legs[name].clear()
-        self._running[name].clear()
-        for leg in legs:
-            self._later(partial(self._fail, leg.life, Outcome.FAILED, "lost"))
-
-    def _fail(self, life: Life, outcome: Outcome, reason: str) -> None:
-        """A leg failed: the call is tried elsewhere, unless its client has seen something of it."""
-        if life.record.outcome:
-            return
-        failed = life.leg.lease.worker if life.leg is not None else ""
-        self._give_back(life, outcome, reason)
-        record = life.record
-        if record.first is not None or record.tries >= _TRIES:
-            self._over(life, "broken" if record.first is not None else "failed")
-            return
-        record.tries += 1
-        life.handover, life.leg = None, None
-        life.request = structs.replace(
-            life.request,
-            handover=None,
-            split=False,
-            avoid=life.request.avoid | {failed},
-            attempt=life.request.attempt + 1,
-        )
-        self._place(life)
-
-    def _give_back(self, life: Life, outcome: Outcome, reason: str) -> None:
-        leg = life.leg
-        if leg is not None and not leg.lease.settled:
-            self._drop(leg)
-            self._by_worker[leg.lease.worker].release(leg.lease, outcome, reason)
-        handover = life.handover
-        if handover is not None and not handover.prefill.settled:
-            self._by_worker[handover.producer].release(handover.prefill, Outcome.OK)
-        self._prefilled.pop(life.request.id, None)
-        self._awaited.pop(life.request.id, None)
-        self._wake()
-
-    def _drop(self, leg: Leg) -> None:
-        """Nobody waits for the jobs of a leg any more."""
-        name = leg.lease.worker
-        for job_id in leg.open:
-            if self._legs[name].pop(job_id, None) is not None and self.hall.is_up(name):
-                self.hall.stepper(name).abort(leg.rank, job_id)
-        leg.open.clear()
-        self._running[name].pop(leg, None)
-
-    def _over(self, life: Life, outcome: str) -> None:
+    def over(self, life: Life, outcome: str) -> None:
+        """Nothing more happens to it."""
         life.record.outcome = outcome
         if outcome != "ok":
-            self._give_back(life, Outcome.CANCELLED, outcome)
+            self.setbacks.give_back(life, Outcome.CANCELLED, outcome)
+        self._trying.give_back(life)
         del self.lives[life.request.id]
         self._ended(life)
-        self._wake()
+        self.wake()
 
-    def _wake(self) -> None:
+    def wake(self) -> None:
+        """Lets every pool look again: room was made somewhere, or a worker came back."""
         for rounds in self.rounds:
             rounds.wake()
 
@@ -375,25 +272,9 @@ class Courses:
         return f"<Courses {len(self.lives)} lives>"
 
 
-def _jobs(leg: Leg) -> list[Job]:
-    """What is sent to the engine of a leg: a job per sequence."""
-    call, prefill = leg.life.call, leg.prefill
-    fetch = not prefill and (leg.life.handover is not None or leg.lease.prefill is not None)
-    attempt = leg.life.request.attempt
-    return [
-        Job(
-            id=f"{call.number}/{'p' if prefill else 'd'}{attempt}/{sequence}",
-            prompt_token_ids=call.prompt(),
-            max_tokens=1 if prefill else call.output_tokens,
-            ignore_eos=True,
-            sequence=sequence,
-            retain=prefill,
-            fetch=fetch,
-            arrival=leg.life.record.arrived,
-        )
-        for sequence in range(1 if prefill else call.sequences)
-    ]
+def _has_begun(life: Life) -> bool:
+    return bool(life.record.outcome) or life.record.first is not None
 
 
-def _request_of(job_id: str) -> str:
-    return job_id.partition("/")[0]
+def _is_through(leg: Leg) -> bool:
+    return leg.gone or leg.started

@@ -5,7 +5,9 @@ Separate from the router's side, which knows workers only by what they say.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from engines.model.engine import Engine
 from router.core.engine_stats import EngineStats
@@ -32,6 +34,7 @@ class Hall:
         self._ranks: dict[str, Rank] = {}
         self._steppers: dict[str, Stepper] = {}
         self._down: set[str] = set()
+        self._unheard: dict[str, list[str]] = {}
         self.gaps = TokenGaps()
         self._births = dict.fromkeys(self._plans, 0.0)
         groups: dict[str, list[Rank]] = {}
@@ -72,6 +75,8 @@ class Hall:
         """The process of a worker is gone, with all ranks of its group."""
         stepper = self._steppers[name]
         stepper.stop()
+        for rank in stepper.ranks:
+            self._unheard.pop(rank.name, None)
         self._down.update(rank.name for rank in stepper.ranks)
 
     def restart(self, name: str) -> list[str]:
@@ -83,6 +88,25 @@ class Hall:
             self._ranks[each] = _rank(self._plans[each])
         self._steps_of([self._ranks[each] for each in names])
         return names
+
+    def thaw(self, name: str) -> None:
+        """An engine that hung goes on, and hears of the clients that left meanwhile."""
+        stepper = self._steppers[name]
+        if self.is_up(name):
+            stepper.go_on()
+            for rank in stepper.ranks:
+                for job_id in self._unheard.pop(rank.name, ()):
+                    stepper.abort(rank, job_id)
+
+    def abort(self, rank: Rank, job_id: str) -> None:
+        """A client left; an engine that hangs hears of it when it goes on, one that is gone never."""
+        name = rank.name
+        if not self.is_up(name) or self._ranks[name] is not rank:
+            return
+        if self._steppers[name].stopped is None:
+            self._steppers[name].abort(rank, job_id)
+        else:
+            self._unheard.setdefault(name, []).append(job_id)
 
     def slow_down(self, name: str, factor: float) -> None:
         """Its steps last so many times longer from the next one on; 1.0 is normal."""
@@ -110,6 +134,12 @@ class Hall:
             preemptions=float(counters.preemptions),
             process_start=self._births[name],
         )
+
+    def scrape_process(self, names: Iterable[str]) -> EngineStats:
+        """What the metrics of an engine with these ranks say of all of them."""
+        each = [self.scrape(name) for name in names]
+        tokens = [stats.generation_tokens for stats in each if stats.generation_tokens is not None]
+        return replace(each[0], generation_tokens=math.fsum(tokens))
 
     def records(self) -> dict[str, EngineRecord]:
         """The counters of every engine."""

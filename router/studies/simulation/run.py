@@ -5,6 +5,7 @@ The same pools and policies as the live router's, over the same engine model as 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -12,32 +13,29 @@ from functools import partial
 from router.core.answer import Usage
 from router.core.body_text import PromptSize
 from router.core.budget import Budget
-from router.core.calibration_online import OnlineCalibration
-from router.core.health import Sign
-from router.core.partners import Partners
-from router.core.pool import Pool, PoolBudgets, PoolRules
-from router.core.prefill_budget import BudgetSettings, PrefillBudget
+from router.core.health import State
+from router.core.pool import PoolBudgets
 from router.core.prompt_key import PromptKey
 from router.core.request import Api, Request
-from router.core.split_rule import SplitRule
-from router.core.splitting import Splitting
+from router.core.roster import Change
 from router.core.token_book import TokenBook
-from router.core.worker import Role, Worker
-from router.policies import build
+from router.core.worker import Role
 from router.studies.simulation.barrier_watch import Sample
-from router.studies.simulation.call import Call, Texts
+from router.studies.simulation.call import BYTES_PER_TOKEN, Call, Texts
 from router.studies.simulation.copies import QUARTERS, Copies
-from router.studies.simulation.courses import Courses, Pair
-from router.studies.simulation.fleet import FleetPlan, PoolPlan, Trouble, WorkerPlan
+from router.studies.simulation.courses import Courses
+from router.studies.simulation.fleet import FleetPlan, PoolPlan, Trouble
 from router.studies.simulation.hall import Hall
 from router.studies.simulation.judging import Judges
 from router.studies.simulation.life import Life
+from router.studies.simulation.making import pair_of, pool_of
 from router.studies.simulation.record import BarrierRecord, CallRecord, EngineRecord, RegretRecord
 from router.studies.simulation.rounds import Rounds
 from router.studies.simulation.timeline import Timeline
 from router.studies.simulation.token_gaps import TokenGaps
-
-_STALE_PERIODS = 3
+from router.studies.simulation.trying import Trying
+from router.studies.simulation.watch import Watch
+from router.studies.simulation.wires import Wires
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,13 +78,16 @@ class Simulation:
         self._texts = Texts()
         self.tokens = TokenBook()
         self.records: dict[int, CallRecord] = {}
-        self.courses = Courses(self.timeline, plan.delays, self._learn, self._ended)
-        self.hall = Hall(self.timeline, plan, self.courses)
-        budgets = PoolBudgets(Budget("in flight", plan.in_flight), Budget("queued bytes", 1 << 60))
+        in_flight = Budget("in flight", plan.in_flight)
+        self.trying = Trying(plan.patience, in_flight)
+        self.courses = Courses(self.timeline, plan, self.trying, self._learn, self._ended)
+        self.hall = Hall(self.timeline, plan, self.courses.reports)
+        budgets = PoolBudgets(in_flight, Budget("queued bytes", plan.queued_bytes))
         self.rounds = [
             self._make_rounds(pool, budgets, seed + index) for index, pool in enumerate(plan.pools)
         ]
-        self.courses.open(self.hall, self.rounds, self._make_pair())
+        self.courses.open(self.hall, self.rounds, pair_of(plan, self.rounds))
+        self._connect()
         pools = [rounds.pool for rounds in self.rounds]
         self._judges = None if judge is None else Judges(judge, pools, seed)
         self._followers: dict[int, list[Call]] = {}
@@ -105,21 +106,8 @@ class Simulation:
     # --- building --------------------------------------------------------------------------------------
 
     def _make_rounds(self, plan: PoolPlan, budgets: PoolBudgets, seed: int) -> Rounds:
-        split = self._plan.split
-        rules = PoolRules(
-            name=plan.name,
-            policy=plan.policy,
-            role=plan.role,
-            mode=plan.mode,
-            max_transfers=split.max_transfers if split is not None else 4,
-            max_queued=self._plan.max_queued,
-            max_wait_s=self._plan.max_wait_s,
-        )
-        pool = Pool(rules, build(plan.policy, dict(plan.params), seed), budgets, self.tokens.expected)
-        if self._plan.online is not None:
-            pool.ledger.online = OnlineCalibration(self._plan.online)
-        for worker in plan.workers:
-            self._join(pool, plan, worker)
+        expect, changed = self.tokens.expected, self._changed
+        pool = pool_of(self._plan, plan, budgets, expect, seed=seed, on_change=changed)
         return Rounds(
             self.timeline,
             pool,
@@ -128,44 +116,25 @@ class Simulation:
             self._plan.delays.round_s,
         )
 
-    def _join(self, pool: Pool, plan: PoolPlan, worker: WorkerPlan) -> None:
-        now = self.timeline.now
-        pool.roster.add(
-            Worker(
-                name=worker.name,
-                role=plan.role,
-                slots=worker.slots,
-                capacity=worker.capacity,
-                barrier_group=worker.barrier_group,
-                may_prefill=plan.role is Role.DECODE,
-            ),
-            now,
-        )
-        pool.roster.learn_models(worker.name, {self._plan.model: worker.engine.max_model_len})
-        pool.roster.probed(worker.name, now)
-        if worker.calibrated is not None:
-            pool.roster.calibrate(worker.name, worker.calibrated, {}, "plan")
-        pool.observe(worker.name, self.hall.scrape(worker.name), now)
+    def _connect(self) -> None:
+        """Lets engines hand KV to each other, and the router watch them."""
+        delays, split, reports = self._plan.delays, self._plan.split, self.courses.reports
+        if split is not None:
+            lost = self.courses.setbacks.kv_lost
+            reports.wires = Wires(self.timeline, self.hall, split.link, reports.is_wanted, lost)
+        tell = reports.tell if delays.lags else None
+        Watch(self.timeline, self.hall, delays, tell).begin(self.rounds)
 
-    def _make_pair(self) -> Pair | None:
-        plan = self._plan.split
-        if plan is None:
-            return None
-        by_role = {rounds.pool.rules.role: rounds for rounds in self.rounds}
-        prefill, decode = by_role[Role.PREFILL], by_role[Role.DECODE]
-        budget = PrefillBudget(BudgetSettings(stale_s=_STALE_PERIODS * self._plan.delays.scrape_s))
-        partners = Partners(prefill.pool.roster, decode.pool.roster, budget)
-        decode.pool.join(prefill.pool, partners)
-        rule = SplitRule(plan.min_tokens, plan.fallback)
-        return Pair(prefill, decode, Splitting(prefill.pool, decode.pool, partners, rule), plan)
+    def _changed(self, change: Change) -> None:
+        """A worker that is back may take what waits."""
+        if change.after is State.READY:
+            self.courses.wake()
 
     # --- running ---------------------------------------------------------------------------------------
 
     def run(self, limit_s: float = float("inf")) -> RunResult:
         """Lets time pass until every call has come to its end, or the limit is reached."""
-        delays = self._plan.delays
-        self.timeline.after(delays.scrape_s, self._scrape)
-        self.timeline.after(delays.sweep_s, self._sweep)
+        self.timeline.after(self._plan.delays.sweep_s, self._sweep)
         while self._to_come and self.timeline.now < limit_s:
             if not self.timeline.step():
                 break
@@ -179,15 +148,6 @@ class Simulation:
             gaps=self.hall.gaps,
             regrets={} if self._judges is None else self._judges.regrets(),
         )
-
-    def _scrape(self) -> None:
-        for rounds in self.rounds:
-            for worker in rounds.pool.roster:
-                if self.hall.is_up(worker.name):
-                    if self._plan.delays.lags:
-                        self.courses.tell(worker.name)
-                    rounds.pool.observe(worker.name, self.hall.scrape(worker.name), self.timeline.now)
-        self.timeline.after(self._plan.delays.scrape_s, self._scrape)
 
     def _sweep(self) -> None:
         for rounds in self.rounds:
@@ -221,6 +181,7 @@ class Simulation:
             max_tokens=call.max_tokens,
             ignore_eos=call.ignore_eos,
             sequences=call.sequences,
+            body_bytes=call.prompt_tokens * BYTES_PER_TOKEN,
             affinity=call.session,
             tenant=call.tenant,
             slo=call.slo,
@@ -228,7 +189,7 @@ class Simulation:
         )
 
     def _learn(self, request: Request, usage: Usage) -> None:
-        self.tokens.learn(request, PromptSize(request.prompt_tokens * 4, 0), usage)
+        self.tokens.learn(request, PromptSize(request.prompt_tokens * BYTES_PER_TOKEN, 0), usage)
 
     def _ended(self, life: Life) -> None:
         self._to_come -= 1
@@ -251,26 +212,32 @@ class Simulation:
         name = trouble.worker
         match trouble.what:
             case "crash":
-                self.hall.crash(name)
-                for rank in self.hall.stepper(name).ranks:
-                    self.courses.lost(rank.name)
-                    self._sign(rank.name, Sign.REFUSED, "refuses connections")
+                self._crash(name)
             case "restart":
-                for each in self.hall.restart(name):
-                    self._sign(each, Sign.GOOD, "probe answered")
+                self._crash(name)
+                self.hall.restart(name)
             case "freeze":
-                self.hall.stepper(name).stop()
+                self._freeze(name)
             case "thaw":
-                self.hall.stepper(name).go_on()
+                self.hall.thaw(name)
             case "slow":
                 self.hall.slow_down(name, trouble.factor)
             case other:
                 raise ValueError(f"trouble {other!r} is unknown")
 
-    def _sign(self, name: str, sign: Sign, reason: str) -> None:
-        for rounds in self.rounds:
-            if name in rounds.pool.roster.workers:
-                rounds.pool.roster.sign(name, sign, self.timeline.now, reason)
+    def _crash(self, name: str) -> None:
+        if self.hall.is_up(name):
+            self.hall.crash(name)
+            for rank in self.hall.stepper(name).ranks:
+                self.courses.setbacks.lost(rank.name)
+
+    def _freeze(self, name: str) -> None:
+        stepper, idle_s = self.hall.stepper(name), self._plan.patience.idle_s
+        if self.hall.is_up(name) and stepper.stopped is None:
+            stepper.stop()
+            if idle_s < math.inf:
+                for rank in stepper.ranks:
+                    self.courses.setbacks.silent(rank.name, self.timeline.now, idle_s)
 
     def __repr__(self) -> str:
         return f"<Simulation {self.timeline!r} [{self._to_come} calls to come]>"
