@@ -57,6 +57,13 @@ class StepClock(Protocol):
 
     def step_from_totals(self, load: StepLoad) -> float: ...
 
+    def decode_steps(self, sequences: int, kv_tokens: int, steps: int) -> list[float]:
+        """Seconds of so many steps in a row in which all decode, to the bit as `step_from_totals` says.
+
+        Args:
+            kv_tokens: sum of their contexts in the first step; each step adds one per sequence.
+        """
+
 
 @dataclass(eq=False, repr=False)
 class Roofline:
@@ -122,6 +129,16 @@ class Roofline:
         longest = max(compute, memory) if self.knee == "max" else hypot(compute, memory)
         return longest + self.overhead_s
 
+    def decode_steps(self, sequences: int, kv_tokens: int, steps: int) -> list[float]:
+        """Seconds of so many steps in a row in which all decode."""
+        compute = self._token_s * sequences + self._logits_s * sequences
+        position_s, kv_s, overhead = self._decode_position_s, self._kv_s, self.overhead_s
+        weights, longest = self._weights_read_s(sequences), max if self.knee == "max" else hypot
+        return [
+            longest(compute + position_s * kv, weights + kv_s * kv) + overhead
+            for kv in range(kv_tokens, kv_tokens + sequences * steps, sequences)
+        ]
+
     def compute_s(self, load: StepLoad) -> float:
         """Seconds the arithmetic of a step takes."""
         return (
@@ -133,11 +150,13 @@ class Roofline:
 
     def memory_s(self, load: StepLoad) -> float:
         """Seconds the weights and the KV cache take to be read once."""
-        weights = self._weights_s
-        if self._routed_s:
-            tokens = load.prefill_tokens + load.decode_sequences
-            weights += self._routed_s * (1 - self._untouched**tokens)
+        weights = self._weights_read_s(load.prefill_tokens + load.decode_sequences)
         return weights + self._kv_s * (load.prefill_kv_tokens + load.decode_kv_tokens)
+
+    def _weights_read_s(self, tokens: int) -> float:
+        if not self._routed_s:
+            return self._weights_s
+        return self._weights_s + self._routed_s * (1 - self._untouched**tokens)
 
     def kv_capacity_tokens(self, memory_utilization: float = 0.9) -> int:
         """KV tokens that fit beside the weights; nothing is set aside for activations.
@@ -199,6 +218,11 @@ class StepTimes:
         if load.prefill_sequences:
             seconds += self.prefill_base_s + self.prefill_per_token_s * load.prefill_tokens
         return seconds
+
+    def decode_steps(self, sequences: int, kv_tokens: int, steps: int) -> list[float]:
+        """Seconds of so many steps in a row in which all decode."""
+        always, per_token = self.base_s + self.per_sequence_s * sequences, self.per_kv_token_s
+        return [always + per_token * kv for kv in range(kv_tokens, kv_tokens + sequences * steps, sequences)]
 
 
 MEASURED: Mapping[tuple[str, str], StepTimes] = MappingProxyType(

@@ -60,6 +60,15 @@ class MeasuredClock:
             )
         return seconds
 
+    def decode_steps(self, sequences: int, kv_tokens: int, steps: int) -> list[float]:
+        """Seconds of so many steps in a row in which all decode."""
+        model = self.model
+        always = model.step_base_s + model.step_per_sequence_s * sequences
+        return [
+            (always + model.step_per_kv_token_s * kv) / model.tokens_per_step
+            for kv in range(kv_tokens, kv_tokens + sequences * steps, sequences)
+        ]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:

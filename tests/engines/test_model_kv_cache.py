@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from engines.model.block_hash import BlockChain
+from engines.model.block_hash import BlockChain, BlockHash
 from engines.model.kv_cache import (
     AllBlocksCleared,
     BlockRemoved,
@@ -201,7 +201,7 @@ class Cache(RuleBasedStateMachine):
     def start(self, num_blocks: int) -> None:
         self.kv = KvCache(num_blocks, SIZE, record_events=True)
         self.held: list[tuple[BlockChain, list[int]]] = []
-        self.known: dict[bytes, int] = {}
+        self.known: dict[BlockHash, int] = {}
 
     @rule(blocks=st.integers(1, 6), start=st.integers(0, 2), partial=st.booleans())
     def admit(self, blocks: int, start: int, partial: bool) -> None:

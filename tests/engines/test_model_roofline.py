@@ -1,12 +1,13 @@
 """Step times reproduce the quoted figures and behave like times."""
 
+from dataclasses import replace
 from math import hypot
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engines.model.roofline import MEASURED, Roofline, StepLoad, StepTimes, fitting_tensor_parallel
+from engines.model.roofline import MEASURED, Roofline, StepClock, StepLoad, StepTimes, fitting_tensor_parallel
 from engines.model.specs import GPUS, MODELS
 
 PAPER_GPU = Roofline(MODELS["mistral-7b"], GPUS["a6000"])
@@ -220,3 +221,19 @@ def test_every_measured_pair_names_known_specs() -> None:
 
 def test_repr_names_the_pair() -> None:
     assert repr(on("llama-3-70b", "h100", 4)) == "<Roofline llama-3-70b on 4 x h100 (max)>"
+
+
+CLOCKS: list[StepClock] = [PAPER_GPU, on("deepseek-v3", "h200", 16), *MEASURED.values()]
+
+
+@given(sequences=st.integers(1, 256), context=st.integers(1, 32_000), steps=st.integers(0, 40))
+@pytest.mark.parametrize("clock", [*CLOCKS, replace(PAPER_GPU, knee="hypot")])
+def test_decode_steps_in_a_row_last_to_the_bit_what_each_lasts(
+    clock: StepClock, sequences: int, context: int, steps: int
+) -> None:
+    first = sequences * context
+    loads = [
+        StepLoad(decode_sequences=sequences, decode_kv_tokens=first + sequences * step)
+        for step in range(steps)
+    ]
+    assert clock.decode_steps(sequences, first, steps) == [clock.step_from_totals(load) for load in loads]

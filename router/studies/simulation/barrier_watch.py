@@ -7,14 +7,20 @@ max L − min L.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import repeat
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from router.studies.simulation.stepper import Rank
 
 _SAMPLES = 4_000
+
+
+def _growing(load: int, tokens: int, steps: int) -> Iterable[int]:
+    """A load in each step, to which so many tokens are added by every one."""
+    return range(load, load + tokens * steps, tokens) if tokens else repeat(load, steps)
 
 
 @dataclass(slots=True)
@@ -65,18 +71,20 @@ class BarrierWatch:
             else rank.engine.running_tokens
             for rank, count in zip(ranks, counts, strict=True)
         ]
-        size, before = len(ranks), began
-        for end, work_s in zip(ends, worked, strict=False):
+        size, steps, before = len(ranks), len(ends), began
+        written, total = sum(counts), sum(loads)
+        by_step = zip(*map(_growing, loads, counts, repeat(steps)), strict=True)
+        for end, work_s, each in zip(ends, worked, by_step, strict=False):
             length, before = end - before, end
-            highest = max(loads)
-            self.gap_s += (highest - min(loads)) * length
-            self.imbalance_s += (size * highest - sum(loads)) * length
+            highest = max(each)
+            self.gap_s += (highest - min(each)) * length
+            self.imbalance_s += (size * highest - total) * length
             self.idle_s += size * length - work_s
-            loads = [load + count for load, count in zip(loads, counts, strict=True)]
-        self.steps += len(ends)
+            total += written
+        self.steps += steps
         self.busy_s += ends[-1] - began
-        self.tokens += sum(counts) * len(ends)
-        self._sample(ends[-1], loads)
+        self.tokens += written * steps
+        self._sample(ends[-1], [load + count * steps for load, count in zip(loads, counts, strict=True)])
 
     def _sample(self, at: float, loads: Sequence[int]) -> None:
         if self.samples and at - self.samples[-1].at < self._every_s:

@@ -6,19 +6,22 @@ Steps that are alike pass as one stretch, so time is spent per event and not per
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Protocol
 
 from engines.model.engine import Engine, Fetch, Job, Output, Step
-from engines.model.roofline import StepClock, StepLoad
+from engines.model.roofline import StepClock
 from engines.model.span import Span
 from router.studies.simulation.barrier_watch import BarrierWatch
 from router.studies.simulation.timeline import Timeline, Timer
 from router.studies.simulation.token_gaps import TokenGaps
 
 _LONGEST_SPAN = 100_000
+_STEPS_AT_ONCE = 16
+"""Steps of which the times are computed together."""
 
 
 class Listener(Protocol):
@@ -56,18 +59,19 @@ class Rank:
     broken: bool = False
     paused: set[str] = field(default_factory=set)
 
-    def duration_s(self, ahead: int) -> float:
-        """How long the step that runs lasts by itself, or the one so many behind it; one with nothing to do
-        keeps the others company with an empty one."""
-        if self.step is not None:
-            return self.step.duration_s * self.slow
+    def durations_s(self, ahead: int, steps: int) -> list[float]:
+        """How long so many steps last by themselves, from the one that is so far ahead of the next on; one
+        with nothing to do keeps the others company with empty ones."""
         span = self.span
-        if span is None:
-            return self.engine.dummy_step_s * self.slow
-        count = len(span.sequences)
-        kv_tokens = span.kv_tokens + count * (len(self.ends) + ahead)
-        load = StepLoad(decode_sequences=count, decode_kv_tokens=kv_tokens)
-        return self.clock.step_from_totals(load) * self.slow
+        if self.step is not None:
+            alike = [self.step.duration_s] * steps
+        elif span is None:
+            alike = [self.engine.dummy_step_s] * steps
+        else:
+            count = len(span.sequences)
+            kv_tokens = span.kv_tokens + count * (len(self.ends) + ahead)
+            alike = self.clock.decode_steps(count, kv_tokens, steps)
+        return alike if self.slow == 1.0 else [each * self.slow for each in alike]
 
     @property
     def busy(self) -> bool:
@@ -165,10 +169,10 @@ class Stepper:
                 wanted = rank.engine.drain_fetches()
                 if wanted:
                     self._listener.fetches(rank, wanted)
-        busy = [rank for rank in self.ranks if rank.busy]
-        if not busy:
+        spans = [rank.span.steps - len(rank.ends) for rank in self.ranks if rank.span is not None]
+        if not spans and not alone:
             return
-        steps = 1 if alone else min(rank.span.steps - len(rank.ends) for rank in busy if rank.span)
+        steps = 1 if alone else min(spans)
         self._began = now
         self._ends = self._times(now, steps)
         self._timer = self._timeline.at(self._ends[-1], self._end)
@@ -176,16 +180,25 @@ class Stepper:
     def _times(self, now: float, steps: int) -> list[float]:
         """When the steps to come end; each lasts as long as the slowest engine's."""
         ends: list[float] = []
-        self._worked = worked = []
+        self._worked = []
         at, last = now, now + self._stretch_s
-        for ahead in range(steps):
-            durations = [rank.duration_s(ahead) for rank in self.ranks]
-            worked.append(sum(durations))
-            at += max(durations)
-            ends.append(at)
+        while len(ends) < steps:
+            count = min(steps - len(ends), _STEPS_AT_ONCE)
+            ends += accumulate(self._durations_s(len(ends), count), initial=at)
+            del ends[-count - 1]
+            at = ends[-1]
             if at >= last:
                 break
+        del ends[bisect_left(ends, last) + 1 :]
         return ends
+
+    def _durations_s(self, ahead: int, steps: int) -> Sequence[float]:
+        durations = [rank.durations_s(ahead, steps) for rank in self.ranks]
+        if self.watch is None:
+            return durations[0]
+        by_step = list(zip(*durations, strict=True))
+        self._worked += map(sum, by_step)
+        return list(map(max, by_step))
 
     def _cut(self) -> None:
         """Nobody looks beyond the end of the step that runs."""
