@@ -136,6 +136,11 @@ class Forecasts:
             judged = self._looks_ahead or self._finished % _JUDGED_OF == 0
             placed = resident.placed if judged else None
             self.predictor.learn(resident.traits, placed, tokens, now, ended=ended)
+        if self.tables:
+            self._renew(now)
+
+    def _renew(self, now: float) -> None:
+        """Makes the tables anew that were made longest ago."""
         for request_id in list(islice(self.tables, _RENEWED)):
             self._expect(request_id, self.predictor.outlook(self._residents[request_id].traits, now))
 

@@ -136,11 +136,7 @@ class LengthPredictor:
         """From the most telling source that has seen enough."""
         settings = self.settings
         horizon = settings.horizon_steps
-        for source, lengths, enough in (
-            (Source.PROMPT, self.prompts.get(traits.prompt), settings.min_matches),
-            (Source.TEMPLATE, self.templates.get(traits.template), settings.min_matches),
-            (Source.MODEL, self.models.get(traits.model), settings.min_lengths),
-        ):
+        for source, lengths, enough in self._sources(traits):
             # Rounded, since even those of a minute ago weigh a little less than 1.
             if lengths is not None and round(lengths.weight(now)) >= enough:
                 curve = lengths.curve()
@@ -154,6 +150,18 @@ class LengthPredictor:
         steps = math.ceil(geometric_steps(tenant.tokens, horizon))
         return Outlook(
             Source.TENANT, b"", horizon + 1 if steps >= horizon else max(steps, 1), None, tenant.tokens
+        )
+
+    def _sources(self, traits: Traits) -> tuple[tuple[Source, RecentLengths | None, int], ...]:
+        """(source, what it has seen, how much is enough), the most telling one first."""
+        settings = self.settings
+        model = (Source.MODEL, self.models.get(traits.model), settings.min_lengths)
+        if traits.prompt is None and traits.template is None:
+            return (model,)
+        return (
+            (Source.PROMPT, self.prompts.get(traits.prompt), settings.min_matches),
+            (Source.TEMPLATE, self.templates.get(traits.template), settings.min_matches),
+            model,
         )
 
     def _mean(self, source: Source, traits: Traits, mean: float) -> float:
@@ -175,9 +183,10 @@ class LengthPredictor:
             return  # a length that the client dictated says nothing of what the model would have written
         if outlook is not None and outlook.source.learned:
             self._judge(outlook, tokens, now, ended=ended)
-        for matches, key in ((self.prompts, traits.prompt), (self.templates, traits.template)):
-            if key is not None:
-                matches.of(key).add(tokens, now, ended=ended)
+        if traits.prompt is not None:
+            self.prompts.of(traits.prompt).add(tokens, now, ended=ended)
+        if traits.template is not None:
+            self.templates.of(traits.template).add(tokens, now, ended=ended)
         self.lengths_of(traits.model).add(tokens, now, ended=ended)
         self.tenants.learn(traits.tenant, traits.model, tokens, ended=ended)
 

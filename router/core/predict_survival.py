@@ -196,7 +196,10 @@ class RecentLengths:
         if self._curve is None or self._new * parts >= len(self._tokens):
             newest, per_s = self._newest, -1.0 / self.half_life_s
             # As `_decay`, without a call for each.
-            weights = map(math.exp2, [max(min((newest - at) * per_s, 0.0), -60.0) for at in self._at])
+            halvings = [(newest - at) * per_s for at in self._at]
+            if min(halvings, default=0.0) < -60.0 or max(halvings, default=0.0) > 0.0:
+                halvings = [max(min(count, 0.0), -60.0) for count in halvings]
+            weights = map(math.exp2, halvings)
             tokens = self._tokens
             self._curve = SurvivalCurve(
                 zip(map(abs, tokens), [length > 0 for length in tokens], weights, strict=True)

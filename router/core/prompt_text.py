@@ -50,10 +50,11 @@ _SYSTEM_ROLES = frozenset({"system", "developer"})
 def canonical_text(fields: Mapping[str, msgspec.Raw | bytes]) -> bytes:
     """Typed segments of the first prompt in `fields` (raw JSON by field name)."""
     segments: list[bytes] = []
-    for name, render in _RENDERED:
-        raw = fields.get(name)
-        if raw is not None and bytes(raw) != b"null":
-            segments.extend(render(name, bytes(raw)))
+    for place in sorted([_PLACES[name] for name in fields if name in _PLACES]):
+        name, render = _RENDERED[place]
+        raw = bytes(fields[name])
+        if raw != b"null":
+            segments.extend(render(name, raw))
     return b"".join(segments)
 
 
@@ -223,3 +224,5 @@ _RENDERED: tuple[tuple[str, Callable[[str, bytes], Iterator[bytes]]], ...] = (
     ("prompt", _prompt),
 )
 """The fields in the order in which engines render them."""
+
+_PLACES = {name: place for place, (name, _) in enumerate(_RENDERED)}
