@@ -112,7 +112,7 @@ def test_several_sizes_are_followed_by_cache_hits_first() -> None:
     found = lines(made)
     assert [line.workers for line in found] == [2] * 3 + [6] * 3
     # The rate of a setup belongs to its fleet of four.
-    assert [line.rate for line in found] == [9.0] * 3 + [27.0] * 3
+    assert [line.rate for line in found] == [13.0] * 3 + [39.0] * 3
     titles = [plot.title for plot in over_workers(found, styles_of(NAMED))]
     assert titles[0] == "Cache hits"
     assert "2 workers" in read(comparison("sizes", made, CAME)).text

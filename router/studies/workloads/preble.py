@@ -22,6 +22,8 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from msgspec import structs
+
 from engines.model.parts import Part
 from router.studies.simulation.call import Call
 from router.studies.workloads.lengths import Zipf, lognormal, tokens
@@ -30,6 +32,8 @@ _SYSTEM_TOKENS = 13
 """As long as the system prompt that leads every call of the lecture's experiments astray at a threshold of
 0.1."""
 _EXPONENT = 1.1
+VIDEO, DOCUMENT = "video", "document"
+"""Classes of service of prompts that take seconds to prefill: what is soon for them is late for a tool."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +46,7 @@ class Family:
         keys, calls: key portions in so many calls of the paper's code.
         samples: calls that ask the very same prompt in a row (parallel sampling).
         longest: prompts are cut there.
+        slo: class of service of its calls; the paper has none.
     """
 
     name: str
@@ -55,6 +60,7 @@ class Family:
     samples: int = 1
     exponent: float = _EXPONENT
     longest: int = 32_000
+    slo: str = ""
 
     def make(self, count: int, chance: random.Random) -> Iterator[Call]:
         """The calls, without times."""
@@ -77,6 +83,7 @@ class Family:
                     at=0.0,
                     parts=(system, Part(1 + key, lengths[key]), question),
                     output_tokens=tokens(lognormal(self.output, self.output_sd, chance), 1, 4_096),
+                    slo=self.slo,
                     family=self.name,
                 )
                 number += 1
@@ -103,11 +110,12 @@ PROGRAMMING = Family(
     calls=2_812, samples=8,
 )  # fmt: skip
 VIDEO_QA = Family(
-    name="video_qa", prompt=9_865, prompt_sd=5_976, output=4, output_sd=1.5, shared=0.88, keys=150, calls=900
-)
+    name="video_qa", prompt=9_865, prompt_sd=5_976, output=4, output_sd=1.5, shared=0.88, keys=150, calls=900,
+    slo=VIDEO,
+)  # fmt: skip
 LONG_DOCUMENT = Family(
     name="long_document", prompt=23_474, prompt_sd=6_105, output=16, output_sd=9.9, shared=0.91, keys=24,
-    calls=393,
+    calls=393, slo=DOCUMENT,
 )  # fmt: skip
 
 FAMILIES = (TOOLBENCH, EMBODIED_AGENT, PROGRAMMING, VIDEO_QA, LONG_DOCUMENT)
@@ -126,5 +134,5 @@ def mixed(count: int, chance: random.Random) -> Iterator[Call]:
         video = chance.random() < 0.2
         call = next(sources[video])
         parts = tuple(Part(part.key + far, part.tokens) for part in call.parts) if video else call.parts
-        yield Call(number=number, at=0.0, parts=parts, output_tokens=call.output_tokens, family=call.family)
+        yield structs.replace(call, number=number, parts=parts)
         number += 1
