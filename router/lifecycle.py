@@ -179,7 +179,7 @@ class Process:
 
     def start(self) -> None:
         """Everything but the ports. Says first what begins: whoever reads a log asks that first."""
-        log.info("pointsman %s: %s", __version__, ", ".join(self._pools()))
+        log.info("version %s, %s", __version__, ", ".join(self._pools()))
         self._tick()
         self.router.supervisor.start("clock", self._tick_for_ever)
         self.router.start()
@@ -210,7 +210,7 @@ class Process:
         """The orderly end: announce, stop accepting, let requests finish, end the rest with an error."""
         self.router.draining = self.data.closing = True
         log.info(
-            "shutting down: accepting for %g s more, then %d requests may finish", accept_s, self.data.busy
+            "shutting down: %d requests are in flight, more are taken for %g s", self.data.busy, accept_s
         )
         await self._while(lambda: True, accept_s, hurried)
         self.data.close_accepting()

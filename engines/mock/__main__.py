@@ -8,6 +8,7 @@ import logging
 import signal
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
 import uvicorn
 
@@ -31,13 +32,21 @@ class _Help(argparse.ArgumentDefaultsHelpFormatter):
         return kinds.get(action.type, "WORD")
 
 
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong without the page of flags before it, and guesses at no abbreviation."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message}\nSee {self.prog} --help.\n")
+
+
 def parser() -> argparse.ArgumentParser:
     """Return the command line's parser; every default is the settings' own."""
     default = MockSettings()
-    command = argparse.ArgumentParser(
+    command = _Parser(
         prog="pointsman mock",
         description="Serve mock LLM engines that a router cannot tell from vLLM or SGLang.",
         formatter_class=_Help,
+        allow_abbrev=False,
     )
     _place(command)
     _model(command, default)

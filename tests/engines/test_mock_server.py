@@ -185,6 +185,16 @@ def test_a_port_that_is_taken_is_said_in_a_sentence(capsys: pytest.CaptureFixtur
     assert f"cannot listen on 127.0.0.1 from port {port}" in capsys.readouterr().err
 
 
+def test_an_unknown_flag_is_said_without_a_page_of_flags(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(["--dp", "2"])
+    assert end.value.code == 2
+    assert capsys.readouterr().err.splitlines() == [
+        "pointsman mock: unrecognized arguments: --dp 2",
+        "See pointsman mock --help.",
+    ]
+
+
 def test_a_wrong_flag_value_is_said_in_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--role", "chef"]) == 2
     assert capsys.readouterr().err.startswith("pointsman mock: --role chef: not known. Known: both, decode")

@@ -48,7 +48,7 @@ def test_the_log_begins_with_what_begins(caplog: pytest.LogCaptureFixture) -> No
     with caplog.at_level(logging.INFO):
         play(scene)
     first, second, *_ = caplog.messages
-    assert first == f"pointsman {__version__}: pool default chooses by round_robin"
+    assert first == f"version {__version__}, pool default chooses by round_robin"
     assert second == "worker a joins pool default (config)"
 
 
