@@ -51,7 +51,6 @@ class Journey:
 
     __slots__ = (
         "_closed",
-        "_decided_s",
         "_handovers",
         "_last_event",
         "_overhead_s",
@@ -59,7 +58,6 @@ class Journey:
         "_placements",
         "_prefilled_at",
         "_queued_s",
-        "_sent_at",
         "_telemetry",
         "call",
         "error_code",
@@ -96,10 +94,8 @@ class Journey:
         self._handovers: HandoverSeries | None = None
         self._queued_s: float | None = None
         self._overhead_s: float | None = None
-        self._decided_s: float | None = None
         self._placed_at: float | None = None
         self._prefilled_at: float | None = None
-        self._sent_at: float | None = None
         self._last_event: float | None = None
         self._closed = False
 

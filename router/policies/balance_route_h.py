@@ -67,6 +67,7 @@ from router.core.lease import Lease, Outcome
 from router.core.policy import Choice
 from router.core.predict import Grouping, LengthPredictor
 from router.core.predict_error import Trust
+from router.core.predict_survival import MAX_HORIZON
 from router.core.request import Request
 from router.core.rounds import RoundMemory
 from router.core.worker import Role, WorkerView
@@ -83,7 +84,7 @@ from router.policies.spec import PolicySpec, Shape, number, whole, word
 
 @dataclass(frozen=True, slots=True)
 class Parameters(balance_route_0.Parameters):
-    horizon_steps: int = whole(80, 1, 250)
+    horizon_steps: int = whole(80, 1, MAX_HORIZON)
     discount: float = number(0.86, 0.01, 1)
     overflow_weight: float = number(43.0, 0, 100_000)
     fill_weight: float = number(1.0, 0, 100_000)

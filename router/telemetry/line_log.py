@@ -17,7 +17,7 @@ from pathlib import Path
 
 from router.telemetry.log_file import LogFile
 
-_LOG = logging.getLogger(__name__)
+log = logging.getLogger("pointsman.records")
 
 Offload = Callable[[Callable[[], None]], Awaitable[None]]
 """Runs a blocking call somewhere else and waits for it; in tests, simply runs it."""
@@ -125,7 +125,7 @@ class LineLog:
             async with asyncio.timeout(self._settings.close_s):
                 await self.flush()
         except TimeoutError:
-            _LOG.warning("the %s was left unfinished: its disk did not answer in time", self.name)
+            log.warning("the %s was left unfinished: its disk did not answer in time", self.name)
             if self._batch is not None:
                 self._batch.cancel()
         else:
@@ -154,9 +154,9 @@ class LineLog:
     def _report(self, error: OSError | None) -> None:
         """Log the change between writing and not writing, not each failed write."""
         if error is not None and not self._failing:
-            _LOG.error("the %s cannot be written and loses lines until it can: %s", self.name, error)
+            log.error("the %s cannot be written and loses lines until it can: %s", self.name, error)
         elif error is None and self._failing:
-            _LOG.info("the %s is written again; %d lines were lost so far", self.name, self.dropped)
+            log.info("the %s is written again; %d lines were lost so far", self.name, self.dropped)
         self._failing = error is not None
 
     def __repr__(self) -> str:

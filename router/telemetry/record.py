@@ -59,7 +59,6 @@ class Phases(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     Attributes:
         queued_s: waiting in the router for a worker.
-        decided_s: inside the policy, all attempts together.
         prefill_s: the prefill leg, when there was one.
         transfer_s: from the end of the prefill leg to the first data event of the decode leg.
         ttft_s: arrival to the first data event, or to the body when not streamed.
@@ -67,7 +66,6 @@ class Phases(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """
 
     queued_s: float | None = None
-    decided_s: float | None = None
     prefill_s: float | None = None
     transfer_s: float | None = None
     ttft_s: float | None = None
