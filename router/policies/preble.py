@@ -60,6 +60,8 @@ goes first. `local_queue: off` of the pool sends everything at once.
 - `window_s` (default 180; allowed: a number from 1 to 3,600): H. Longer is somewhat better.
 - `rebalance_threshold` (default 1.5; allowed: a number from 1 to 1,000): Th_bal. Results are insensitive to
   it.
+- `rebalancing` (default on; allowed: on or off): see rebalance. Off it is E2 alone; a threshold cannot say
+  so, since the lowest L may be 0.
 - `copy_interval_s` (default 10; allowed: a number from 0 to 3,600): see rebalance and replicate.
 - `replicate_factor` (default 2; allowed: a number from 1 to 1,000): see replicate.
 - `decode_charge` (default marginal; allowed: marginal or single_stream): see L.
@@ -120,6 +122,7 @@ _COPIES = frozenset({"rebalance", "replicate"})
 class Parameters:
     window_s: float = number(180, 1, 3600)
     rebalance_threshold: float = number(1.5, 1, 1000)
+    rebalancing: str = word("on", "off")
     copy_interval_s: float = number(10, 0, 3600)
     replicate_factor: float = number(2, 1, 1000)
     decode_charge: str = word("marginal", "single_stream")
@@ -277,7 +280,7 @@ class Preble(FollowsPrefixes):
     ) -> _Found | None:
         bill, loads = question.bill, question.bill.loads
         lowest = min(loads)
-        if loads[holder] <= self.params.rebalance_threshold * lowest:
+        if self.params.rebalancing == "off" or loads[holder] <= self.params.rebalance_threshold * lowest:
             return None
         loads_of_others = [loads[other] for other in others]
         views = [question.workers[other] for other in others]

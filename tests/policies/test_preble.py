@@ -304,6 +304,15 @@ def test_nothing_is_copied_while_computing_it_anew_costs_more_than_it_relieves()
     assert fleet.pick(question("q", 9)).reason == "exploit"
 
 
+def test_without_rebalancing_holders_keep_their_requests_even_beside_an_idle_worker() -> None:
+    fleet = with_document(rebalancing="off")
+    for number in range(40):
+        fleet.serve(asking(tokens(chr(300 + number), 4_000), 9_000 + number, max_tokens=1), to=2)
+    assert 0.0 in loads(fleet)
+    choice = fleet.pick(question("q", 99))
+    assert (choice.worker, choice.reason) == ("w2", "exploit")
+
+
 def test_rebalancing_needs_no_warm_up() -> None:
     fleet = with_document(2, at=0)
     for number in range(50):
