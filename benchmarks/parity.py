@@ -50,7 +50,7 @@ _JITTERS = 12
 _POLICIES = {"cache_aware": _ELSEWHERE, "least_tokens": None}
 """One that goes by the prompt, and one that goes by load; the bound of each."""
 _WAY_S = 0.002
-"""From the client to the engine, and from the engine to the client: medians of 1.9 and 1.8 ms were measured
+"""From the client to the engine, and from the engine to the client: medians of 2.3 and 1.8 ms were measured
 hop by hop (docs/benchmarks.md). The simulation's own 1 ms begins at the decision and ends at the router."""
 _LATE_MS = 1.0
 """A client whose own timers come later than this on average runs on a busy machine, which makes calls take
