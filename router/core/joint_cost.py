@@ -7,10 +7,14 @@ BalanceRoute (arXiv 2605.06113), here in time; the other three are ours.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from router.core.step_model import StepModel
+
+_ROOT_TWO = math.sqrt(2.0)
+_ROOT_TWO_PI = math.sqrt(2.0 * math.pi)
 
 
 class Pace(NamedTuple):
@@ -49,6 +53,27 @@ def crowding_wait_s(share: float, rest_steps: float, step_s: float) -> float:
     They are taken to end evenly over twice their mean rest, as those do that began one after the other.
     """
     return min(share, 1.0) * 2.0 * rest_steps * step_s
+
+
+def overrun_share(kv_tokens: int, sequences: int, own_tokens: float, capacity_tokens: int) -> float:
+    """Share of the residents' KV that has to go, on average, before `own_tokens` more fit.
+
+    Residents come and go independently, so their KV varies: by the square root of their number, times what
+    one of them holds. The expected excess of a normal variable of this spread over what is left. Far below
+    the capacity it is 0; above it is the excess itself.
+    """
+    spread = math.sqrt(sequences) * (kv_tokens / sequences)
+    over = kv_tokens + own_tokens - capacity_tokens
+    z = over / spread
+    return spread * (_density(z) + z * _below(z)) / kv_tokens
+
+
+def _density(z: float) -> float:
+    return math.exp(-z * z / 2.0) / _ROOT_TWO_PI
+
+
+def _below(z: float) -> float:
+    return math.erfc(-z / _ROOT_TWO) / 2.0
 
 
 def eviction_s(step: StepModel, evicted_tokens: float, reuse: float) -> float:

@@ -30,7 +30,9 @@ which h are held by w, k sequences of o output tokens, n sequences at w, and a s
 - overflow, in place of slowdown, in a barrier group of N sequences: N × (its step after − the slowest step of
   the group)⁺ × min(o, `horizon_steps`); decode then is o × that slowest step.
 - crowding: with too few free slots, or too little free KV, a share of the residents has to end first; they
-  end evenly over twice their mean rest.
+  end evenly over twice their mean rest. Of KV that share is what is expected beyond the capacity, over KV,
+  where the residents, and this request with all of its output, vary by KV / √n: an engine that runs out of
+  KV preempts the one that came last.
 - eviction = T_pre of what is evicted for it × the share of prompt tokens that is found cached at all.
 - copy, at a worker that holds the whole key portion: what requests still to come will lose because no other
   worker gets it. rate × (wait + prefill + decode + company) × excess / 2, with the rate at which the portion

@@ -18,6 +18,7 @@ from router.core.joint_cost import (
     crowding_wait_s,
     eviction_s,
     overflow_s,
+    overrun_share,
     postponed_copy_s,
 )
 from router.core.prefix_settings import PrefixSettings
@@ -242,8 +243,8 @@ class Bill:
         if free is not None and free < demand.sequences:
             share = (demand.sequences - free) / count
         kv_tokens = self._kv_tokens[index]
-        if capacity is not None and kv_tokens + demand.prompt_tokens > capacity and kv_tokens:
-            share = max(share, (kv_tokens + demand.prompt_tokens - capacity) / kv_tokens)
+        if capacity is not None and kv_tokens:
+            share = max(share, overrun_share(kv_tokens, count, demand.final_kv_tokens, capacity))
         if not share:
             return 0.0
         step = self._steps[index]

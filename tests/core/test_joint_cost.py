@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,7 +11,14 @@ from hypothesis import strategies as st
 from engines.model.roofline import Roofline
 from engines.model.specs import GPUS, MODELS
 from router.core.cost import prefill_own_s
-from router.core.joint_cost import Pace, crowding_wait_s, eviction_s, overflow_s, postponed_copy_s
+from router.core.joint_cost import (
+    Pace,
+    crowding_wait_s,
+    eviction_s,
+    overflow_s,
+    overrun_share,
+    postponed_copy_s,
+)
 from router.core.step_model import StepModel
 from router.studies.simulation.known import measured
 
@@ -65,6 +74,28 @@ def test_nobody_waits_longer_than_twice_the_mean_rest(share: float, rest: float,
     assert 0.0 <= wait_s <= 2 * rest * step_s
     assert crowding_wait_s(0.0, rest, step_s) == 0.0
     assert crowding_wait_s(0.5, rest, step_s) == pytest.approx(rest * step_s)
+
+
+@given(
+    kv=st.integers(1, 1_000_000),
+    n=st.integers(1, 500),
+    own=st.floats(0, 100_000),
+    capacity=st.integers(1, 2_000_000),
+)
+def test_an_overrun_is_at_least_what_does_not_fit_and_never_less_for_more(
+    kv: int, n: int, own: float, capacity: int
+) -> None:
+    share = overrun_share(kv, n, own, capacity)
+    assert share >= max(kv + own - capacity, 0.0) / kv - 1e-9
+    assert overrun_share(kv, n, own + 1_000, capacity) >= share - 1e-9
+    assert overrun_share(kv, n, own, capacity + 1_000) <= share + 1e-9
+
+
+def test_many_small_residents_vary_less_than_few_large_ones() -> None:
+    """At the capacity itself the expected overrun is the spread over the root of 2 pi."""
+    assert overrun_share(10_000, 100, 0.0, 10_000) == pytest.approx(0.1 / math.sqrt(2 * math.pi))
+    assert overrun_share(10_000, 4, 0.0, 10_000) == pytest.approx(0.5 / math.sqrt(2 * math.pi))
+    assert overrun_share(10_000, 100, 0.0, 20_000) < 1e-9
 
 
 def test_what_is_evicted_costs_its_prefill_as_often_as_it_is_used() -> None:
