@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: up test check format lint types contracts drill bench bench-peers bench-routing reproductions test-real test-real-light test-real-pd fresh clean
+.PHONY: up test check format lint types contracts drill bench bench-peers bench-routing reproductions tournament test-real test-real-light test-real-pd fresh clean
 
 up: $(STAMP)            ## router and the mock fleet of config.yaml
 	$(BIN)/pointsman up
@@ -39,6 +39,9 @@ bench-routing: $(STAMP) ## where routers send requests on four mock engines, bes
 
 reproductions: $(STAMP) ## the published experiments again, in simulation; writes docs/reproductions.md
 	$(BIN)/python -m router.studies.reproductions --jobs 2
+
+tournament: $(STAMP)    ## every policy on every workload, an hour or two; writes docs/tournament.md
+	$(BIN)/python -m router.studies.tournament --jobs 2
 
 test-real: $(STAMP)     ## client probes against engines that are not ours: mlx-lm and vLLM
 	$(BIN)/python -m tests.real.install

@@ -1,0 +1,1 @@
+"""All policies against all workloads."""
