@@ -7,7 +7,16 @@ import os
 from typing import TYPE_CHECKING, Final
 
 from router.cli.parser import COMMANDS
-from router.cli.study_flags import UsageError, known_workload, numbers_above_0, parsed_policy, positive
+from router.cli.study_flags import (
+    UsageError,
+    add_judge_flag,
+    each_once,
+    known_judge,
+    known_workload,
+    numbers_above_0,
+    parsed_policy,
+    positive,
+)
 from router.cli.study_output import add_output_flags, check_outputs, complain, hand_out, with_bar
 from router.policies import PolicyError
 from router.studies.compare import SATURATED, Plan, cells
@@ -15,16 +24,19 @@ from router.studies.compare_table import render
 from router.studies.grid import as_table
 from router.studies.html.report import comparison
 from router.studies.lines import lines
-from router.studies.setups import SETUPS
+from router.studies.processes import LostProcess
+from router.studies.setups import SETUPS, Choosing
+from router.studies.simulation.fleet import FleetPlan
 from router.studies.traces import TraceError
 from router.studies.workload_table import statistics, workload_grid
-from router.studies.workloads import WORKLOADS
+from router.studies.workloads import WORKLOADS, workload_named
 
 if TYPE_CHECKING:
     from router.cli.parser import Subparsers
 
 DEFAULT_POLICIES: Final = "round_robin,least_requests,cache_aware,preble,calibrated,joint"
 _CALLS: Final = 2_000
+_MOST_WORKERS: Final = 4_096
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -54,12 +66,13 @@ def add_parser(subparsers: Subparsers) -> None:
     parser.add_argument("--requests", type=positive, metavar="N", help=f"calls per run (default {_CALLS:,})")
     parser.add_argument("--full", action="store_true", help="as many calls as were published")
     parser.add_argument("--jobs", type=positive, default=os.cpu_count() or 1, metavar="N", help="processes")
+    add_judge_flag(parser)
     parser.add_argument("--describe", action="store_true", help="only say what the calls are like")
     add_output_flags(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Runs the comparison. Returns 0, or 2 for flags that cannot be used."""
+    """Runs the comparison. Returns 0, 1 when it came to nothing, or 2 for flags that cannot be used."""
     try:
         check_outputs(args)
         plan = plan_of(args)
@@ -68,25 +81,31 @@ def run(args: argparse.Namespace) -> int:
         return complain("compare", error)
     found = statistics(tasks)
     if args.describe:
-        hand_out(args, {"plan": plan, "workloads": found}, as_table(workload_grid(found)))
-        return 0
-    made = with_bar(tasks, lambda told: cells(tasks, args.jobs, told))
+        return hand_out(args, {"plan": plan, "workloads": found}, as_table(workload_grid(found)))
+    try:
+        made = with_bar("compare", tasks, lambda told: cells(tasks, args.jobs, told))
+    except LostProcess as error:
+        return complain("compare", error, 1)
     title = "Policies compared on simulated calls"
     figures = {"plan": plan, "cells": made}
-    hand_out(args, figures, render(lines(made)), lambda: comparison(title, made, found))
-    return 0
+    return hand_out(args, figures, render(lines(made)), lambda: comparison(title, made, found))
 
 
 def plan_of(args: argparse.Namespace) -> Plan:
     """What the flags ask for. Raises UsageError for names and rates that mean nothing."""
     workloads = [known_workload(name) for name in args.workloads.split(",")]
+    policies = [parsed_policy(text) for text in args.policies.split(",")]
+    each_once("--workloads", workloads)
+    each_once("--policies", [Choosing(policy=policy, params=params).name for policy, params in policies])
+    if args.describe and args.html is not None:
+        raise UsageError("--describe says what the calls are like, and has no page for --html")
     if args.full and args.requests is not None:
         raise UsageError("--full and --requests contradict each other")
     if args.rates is not None and args.rate is not None:
         raise UsageError("--rate and --rates contradict each other")
     rate = _rate(args.rate)
-    return Plan(
-        policies=[parsed_policy(text) for text in args.policies.split(",")],
+    plan = Plan(
+        policies=policies,
         workloads=workloads,
         seeds=args.seeds,
         calls=None if args.full else args.requests or _CALLS,
@@ -94,13 +113,28 @@ def plan_of(args: argparse.Namespace) -> Plan:
         levels=[] if args.rates is None else numbers_above_0("--rates", args.rates),
         setup=args.setup,
         workers=[] if args.workers is None else _sizes(args.workers),
+        judge=args.judge,
     )
+    if args.judge is not None:
+        known_judge(args.judge, _fleets(plan))
+    return plan
+
+
+def _fleets(plan: Plan) -> list[FleetPlan]:
+    """Of all its workloads. Raises UsageError for one without engines, whose decisions nobody judges."""
+    setups = [SETUPS[plan.setup or workload_named(name).setup] for name in plan.workloads]
+    plain = next((setup.name for setup in setups if setup.plain), None)
+    if plain is not None:
+        raise UsageError(f"--judge looks at decisions between engines, and {plain} has plain servers")
+    return [setup.plan(Choosing(policy=plan.policies[0][0])) for setup in setups]
 
 
 def _sizes(text: str) -> list[int]:
     sizes = numbers_above_0("--workers", text)
-    if any(size != int(size) for size in sizes):
-        raise UsageError(f"--workers is {text!r}: whole numbers with commas between them")
+    if any(size != int(size) or size > _MOST_WORKERS for size in sizes):
+        raise UsageError(
+            f"--workers is {text!r}: whole numbers, at most {_MOST_WORKERS:,}, with commas between them"
+        )
     return [int(size) for size in sizes]
 
 

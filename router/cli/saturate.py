@@ -11,7 +11,7 @@ import msgspec
 from rich.console import Console
 
 from router.cli.parser import COMMANDS
-from router.cli.study_flags import UsageError, known_workload, parsed_policy, positive
+from router.cli.study_flags import UsageError, known_workload, parsed_policy, positive, share
 from router.cli.study_output import add_output_flags, check_outputs, complain, hand_out
 from router.policies import PolicyError
 from router.studies.compare import Plan, Task
@@ -39,7 +39,7 @@ def add_parser(subparsers: Subparsers) -> None:
         "--workload", default="toolbench", metavar="W", help=f"{', '.join(WORKLOADS)}, or trace:FILE"
     )
     parser.add_argument("--setup", choices=tuple(SETUPS), help="fleet; default: the workload's own")
-    parser.add_argument("--goodput", type=_share, default=0.9, metavar="G", help="that holds (default 0.9)")
+    parser.add_argument("--goodput", type=share, default=0.9, metavar="G", help="that holds (default 0.9)")
     parser.add_argument(
         "--seeds", type=positive, default=1, metavar="N", help="runs of each rate (default 1)"
     )
@@ -69,12 +69,13 @@ def run(args: argparse.Namespace) -> int:
     try:
         found = saturate(task, args.goodput, range(1, args.seeds + 1), told=told)
     except ValueError as error:
-        sys.stderr.write(f"pointsman saturate: {error}\n")
-        return 1
+        return complain("saturate", error, 1)
+    except KeyboardInterrupt:
+        sys.stderr.write("pointsman saturate: interrupted; nothing was written\n")
+        raise
     table = as_table(replace(saturation_grid(found), title=held(found)))
     facts = _facts(task, args.seeds)
-    hand_out(args, msgspec.structs.asdict(found), table, lambda: saturation(found, facts))
-    return 0
+    return hand_out(args, msgspec.structs.asdict(found), table, lambda: saturation(found, facts))
 
 
 def _facts(task: Task, seeds: int) -> list[tuple[str, str]]:
@@ -83,10 +84,3 @@ def _facts(task: Task, seeds: int) -> list[tuple[str, str]]:
         ("calls of each run", f"{task.calls:,}"),
         ("seeds", ", ".join(str(seed + 1) for seed in range(seeds))),
     ]
-
-
-def _share(text: str) -> float:
-    share = float(text)
-    if not 0 < share <= 1:
-        raise argparse.ArgumentTypeError(f"{text}: above 0, at most 1")
-    return share

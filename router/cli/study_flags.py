@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 
 from router.policies import POLICIES
 from router.settings.refusals import closest
+from router.studies.simulation.fleet import FleetPlan
 from router.studies.workloads import WORKLOADS
 from router.studies.workloads.trace_file import PREFIX
 
@@ -21,6 +23,8 @@ class UsageError(Exception):
 
 def known_workload(name: str) -> str:
     """A workload's name, or `trace:FILE`. Raises UsageError."""
+    if name == PREFIX:
+        raise UsageError(f"{PREFIX} names no file: write {PREFIX}FILE")
     return name if name.startswith(PREFIX) else _known(name, WORKLOADS, "workload")
 
 
@@ -57,10 +61,53 @@ def _known(name: str, known: Mapping[str, object], what: str) -> str:
 
 def positive(text: str) -> int:
     """A whole number above 0, for argparse."""
-    number = int(text)
+    try:
+        number = int(text)
+    except ValueError:
+        number = 0
     if number < 1:
-        raise argparse.ArgumentTypeError(f"{text}: at least 1")
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number above 0")
     return number
+
+
+def share(text: str) -> float:
+    """Above 0, at most 1, for argparse."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 0 < number <= 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number above 0 and at most 1")
+    return number
+
+
+def add_judge_flag(parser: argparse.ArgumentParser) -> None:
+    """`--judge`."""
+    parser.add_argument(
+        "--judge",
+        metavar="P",
+        help="a policy that judges every decision by its own costs: what it regrets is told, too",
+    )
+
+
+def known_judge(name: str | None, fleets: Iterable[FleetPlan]) -> str | None:
+    """A policy that can judge in some pool of each of these fleets. Raises UsageError."""
+    if name is None:
+        return None
+    spec = POLICIES[_known(name, POLICIES, "policy")]
+    for fleet in fleets:
+        roles = {pool.role for pool in fleet.pools}
+        if not any(map(spec.fits, roles)):
+            words = " and ".join(sorted(role.value for role in roles))
+            raise UsageError(f"--judge {name} is for no pool of role {words}, so there is nothing to judge")
+    return name
+
+
+def each_once(flag: str, names: Sequence[str]) -> None:
+    """Raises UsageError for a name that comes twice: its runs would count as those of two seeds."""
+    twice = next((name for name, count in Counter(names).items() if count > 1), None)
+    if twice is not None:
+        raise UsageError(f"{flag} names {twice} twice")
 
 
 def numbers_above_0(flag: str, text: str) -> list[float]:

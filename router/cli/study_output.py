@@ -6,6 +6,7 @@ Separate from the commands, which differ in what they run and agree in all of th
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -34,19 +35,40 @@ def add_output_flags(parser: argparse.ArgumentParser) -> None:
 def check_outputs(args: argparse.Namespace) -> None:
     """Raises UsageError for a file that cannot be written: before the work, not after it."""
     for path in (args.json, args.html):
-        if path is not None and not path.absolute().parent.is_dir():
-            raise UsageError(f"{path} cannot be written: there is no folder {path.parent}")
+        if path is not None:
+            _check_writable(path)
+    if args.json is not None and args.html is not None and args.json.absolute() == args.html.absolute():
+        raise UsageError(f"--json and --html both name {args.json}: give each a file of its own")
 
 
-def with_bar(tasks: Sequence[Task], run: Callable[[Told], list[Cell]]) -> list[Cell]:
-    """Runs with a bar on stderr, where that is a terminal."""
-    with bar(Console(stderr=True)) as progress:
-        shown = progress.add_task("", total=len(tasks))
+def _check_writable(path: Path) -> None:
+    folder = path.absolute().parent
+    if not folder.is_dir():
+        raise UsageError(f"{path} cannot be written: there is no folder {path.parent}")
+    if path.is_dir():
+        raise UsageError(f"{path} cannot be written: it is a folder; name a file in it")
+    if not os.access(path if path.exists() else folder, os.W_OK):
+        raise UsageError(f"{path} cannot be written: you may not write there")
 
-        def told(made: Cell) -> None:
-            progress.update(shown, advance=1, description=f"{short(made.task.workload)} {made.policy}")
 
-        return run(told)
+def with_bar(command: str, tasks: Sequence[Task], run: Callable[[Told], list[Cell]]) -> list[Cell]:
+    """Runs with a bar on stderr, where that is a terminal. Raises KeyboardInterrupt, after a sentence."""
+    done = 0
+    try:
+        with bar(Console(stderr=True)) as progress:
+            shown = progress.add_task("", total=len(tasks))
+
+            def told(made: Cell) -> None:
+                nonlocal done
+                done += 1
+                progress.update(shown, advance=1, description=f"{short(made.task.workload)} {made.policy}")
+
+            return run(told)
+    except KeyboardInterrupt:
+        sys.stderr.write(
+            f"pointsman {command}: interrupted after {done:,} of {len(tasks):,} runs; nothing was written\n"
+        )
+        raise
 
 
 def hand_out(
@@ -54,20 +76,38 @@ def hand_out(
     figures: Mapping[str, object],
     table: RenderableType,
     page: Callable[[], str] | None = None,
-) -> None:
-    """Writes what was asked for, and prints the table, as wide as the terminal.
+) -> int:
+    """Prints the table, as wide as the terminal, and writes what was asked for.
 
     Args:
         figures: for `--json`; each member of a list is a line. Nothing in them may depend on when they were
             made.
         page: makes what `--html` writes; None: there is no page.
+
+    Returns:
+        The exit code: 1 when a file could not be written after all.
     """
-    if args.json is not None:
-        members = (f"{_encoded(name)}: {_lines(value)}" for name, value in figures.items())
-        args.json.write_text("{\n" + ",\n".join(members) + "\n}\n", encoding="utf-8")
-    if args.html is not None and page is not None:
-        args.html.write_text(page(), encoding="utf-8")
-    Console(width=None if sys.stdout.isatty() else _WIDTH).print(table)
+    _print(table)
+    try:
+        if args.json is not None:
+            members = (f"{_encoded(name)}: {_lines(value)}" for name, value in figures.items())
+            args.json.write_text("{\n" + ",\n".join(members) + "\n}\n", encoding="utf-8")
+        if args.html is not None and page is not None:
+            args.html.write_text(page(), encoding="utf-8")
+    except OSError as error:
+        sys.stderr.write(f"pointsman {args.command}: {error.filename} was not written: {error.strerror}\n")
+        return 1
+    return 0
+
+
+def _print(table: RenderableType) -> None:
+    """Whoever reads the output may stop, as `head` does."""
+    try:
+        Console(width=None if sys.stdout.isatty() else _WIDTH).print(table)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Python flushes once more at its end, and would complain then.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _lines(value: object) -> str:
@@ -80,8 +120,8 @@ def _encoded(value: object) -> str:
     return msgspec.json.encode(value).decode()
 
 
-def complain(command: str, error: Exception) -> int:
-    """Says why nothing was run; the exit code."""
+def complain(command: str, error: Exception, code: int = 2) -> int:
+    """Says why nothing was run, or nothing came of it; the exit code."""
     for sentence in getattr(error, "problems", (error,)):
         sys.stderr.write(f"pointsman {command}: {sentence}\n")
-    return 2
+    return code

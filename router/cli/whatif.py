@@ -15,13 +15,21 @@ from rich.text import Text
 
 from router.cli.parser import COMMANDS
 from router.cli.simulate import REFUSALS
-from router.cli.study_flags import numbers_above_0, parsed_policy, positive
+from router.cli.study_flags import (
+    add_judge_flag,
+    each_once,
+    known_judge,
+    numbers_above_0,
+    parsed_policy,
+    positive,
+)
 from router.cli.study_output import add_output_flags, check_outputs, complain, hand_out, with_bar
 from router.settings import load
 from router.studies.compare_table import render
 from router.studies.grid import as_table
 from router.studies.html.report import comparison
 from router.studies.lines import lines
+from router.studies.processes import LostProcess
 from router.studies.scenario_runs import scenario_cells, scenario_tasks
 from router.studies.setups import Choosing
 from router.studies.whatif import Traffic, WhatIf, what_if
@@ -60,34 +68,40 @@ def add_parser(subparsers: Subparsers) -> None:
     )
     parser.add_argument("--seeds", type=positive, default=1, metavar="N", help="runs of each (default 1)")
     parser.add_argument("--jobs", type=positive, default=os.cpu_count() or 1, metavar="N", help="processes")
+    add_judge_flag(parser)
     add_output_flags(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Runs them all. Returns 0, or 2 for files or flags that cannot be used."""
+    """Runs them all. Returns 0, 1 when it came to nothing, or 2 for what cannot be used."""
     try:
         check_outputs(args)
         asked = _asked(args)
+        judge = known_judge(args.judge, [asked.scenario.fleet])
     except REFUSALS as error:
         return complain("whatif", error)
-    tasks = scenario_tasks(asked.scenario, asked.policies, asked.rates, args.seeds)
-    made = with_bar(tasks, lambda told: scenario_cells(asked.scenario, tasks, args.jobs, told))
+    tasks = scenario_tasks(asked.scenario, asked.policies, asked.rates, args.seeds, judge)
+    try:
+        made = with_bar("whatif", tasks, lambda told: scenario_cells(asked.scenario, tasks, args.jobs, told))
+    except LostProcess as error:
+        return complain("whatif", error, 1)
     title = f"{args.log.name} on the fleet of {args.config.name}"
     came, said = asked.scenario.statistics(), [Text(f"note: {note}") for note in asked.notes]
-    hand_out(
+    return hand_out(
         args,
         {"scenario": asked.scenario.name, "notes": asked.notes, "cells": made},
         Group(as_table(workload_grid(came)), render(lines(made)), *said),
         lambda: comparison(title, made, came, asked.notes),
     )
-    return 0
 
 
 def _asked(args: argparse.Namespace) -> WhatIf:
-    policies = [] if args.policies is None else [parsed_policy(text) for text in args.policies.split(",")]
+    asked = [] if args.policies is None else [parsed_policy(text) for text in args.policies.split(",")]
+    policies = [Choosing(policy=policy, params=params) for policy, params in asked]
+    each_once("--policies", [choosing.name for choosing in policies])
     return what_if(
         load(args.config),
         args.config.name,
         Traffic(log=args.log, model=args.model, speeds=numbers_above_0("--speeds", args.speeds)),
-        [Choosing(policy=policy, params=params) for policy, params in policies],
+        policies,
     )

@@ -7,14 +7,13 @@ plans give equal results to the last bit, whatever the number of processes.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
 
 import msgspec
 
 from router.studies.breakdown import Breakdown, breakdown
 from router.studies.curves import Curves, Loads, curves, loads
 from router.studies.metrics import RunFigures, Slo, figures
+from router.studies.processes import in_processes
 from router.studies.queueing import QueuePlan, serve
 from router.studies.resized import natural_size, resized
 from router.studies.setups import SETUPS, Choosing
@@ -183,6 +182,9 @@ def cells(
         jobs: processes.
         told: of each cell as it comes.
         make: one run; other processes must be able to import it.
+
+    Raises:
+        LostProcess: one of the processes ended before its run did.
     """
     done: list[Cell] = []
     for made in _each(tasks, jobs, make):
@@ -195,7 +197,5 @@ def cells(
 def _each(tasks: Sequence[Task], jobs: int, make: Callable[[Task], Cell]) -> Iterator[Cell]:
     if jobs <= 1 or len(tasks) <= 1:
         yield from map(make, tasks)
-        return
-    # A process that was started anew knows nothing of this one, so no run can depend on it.
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
-        yield from pool.map(make, tasks)
+    else:
+        yield from in_processes(tasks, jobs, make)

@@ -6,6 +6,7 @@ Separate from the comparison because it searches: what it runs next depends on w
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import msgspec
@@ -18,7 +19,32 @@ _WIDEN = 1.6
 _MOST_STEPS = 24
 _SLOWDOWN = 5.0
 """Without targets a policy has collapsed when calls take so many times as long as in an idle fleet."""
-_IDLE_SHARE = 0.05
+_IDLE_SHARES = (0.05, 0.005)
+"""Of the rate at which the search starts: calls hardly meet, and then never."""
+
+
+class NeverHolds(ValueError):
+    """No rate is low enough: too many calls miss their targets even alone.
+
+    Attributes:
+        ceiling: goodput (0 to 1) of calls that have the fleet for themselves.
+    """
+
+    def __init__(self, least: float, ceiling: float, rate: float) -> None:
+        super().__init__(
+            f"no rate holds {100 * least:.4g} %: at {rate:.2g} calls per second, where calls hardly meet, "
+            f"{100 * ceiling:.1f} % are within their targets and all others miss them even alone; "
+            f"{_advice(ceiling)}"
+        )
+        self.ceiling = ceiling
+
+
+def _advice(ceiling: float) -> str:
+    """A round share well below the ceiling, where there is one."""
+    share = math.floor(19 * ceiling) / 20
+    if share <= 0:
+        return "this fleet is too slow for these targets"
+    return f"ask for less, say --goodput {share:g}"
 
 
 class Point(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,10 +90,11 @@ def saturate(
         precision: relative width at which the search ends.
 
     Raises:
-        ValueError: the policy does not hold at any rate, or at every one that was tried.
+        NeverHolds: too few calls meet their targets even in an idle fleet.
+        ValueError: the policy holds at every rate that was tried.
     """
     tried: dict[float, Point] = {}
-    idle_s = _idle_s(task, seeds)
+    start, idle_s = task.rate or 1.0, math.inf
 
     def holds(rate: float) -> bool:
         if rate not in tried:
@@ -76,7 +103,12 @@ def saturate(
                 told(tried[rate])
         return tried[rate].worth >= least
 
-    low, high = _bracket(task.rate or 1.0, holds)
+    idle = [start * share for share in _IDLE_SHARES]
+    if not any(map(holds, idle)):
+        best = max((tried[rate] for rate in idle), key=lambda point: point.worth)
+        raise NeverHolds(least, best.worth, best.rate)
+    idle_s = next(iter(tried.values())).e2e_s
+    low, high = _bracket(start, holds)
     while high / low > 1.0 + precision:
         middle = (low * high) ** 0.5
         low, high = (middle, high) if holds(middle) else (low, middle)
@@ -101,17 +133,12 @@ def _bracket(start: float, holds: Callable[[float], bool]) -> tuple[float, float
     raise ValueError(f"the policy holds at {word} rate between {start:.3g} and {rate:.3g} calls per second")
 
 
-def _idle_s(task: Task, seeds: Sequence[int]) -> float:
-    """Mean end-to-end time in a fleet that is hardly used."""
-    rate = (task.rate or 1.0) * _IDLE_SHARE
-    return estimate([figure.mean_e2e_s for figure in _runs(task, rate, seeds[:1])]).mean
-
-
 def _point(task: Task, rate: float, seeds: Sequence[int], idle_s: float) -> Point:
     runs = _runs(task, rate, seeds)
     e2e_s = estimate([each.mean_e2e_s for each in runs]).mean
     goodputs = [each.goodput for each in runs if each.goodput is not None]
-    worth = estimate(goodputs).mean if goodputs else float(e2e_s <= _SLOWDOWN * idle_s)
+    alike = math.isfinite(e2e_s) and e2e_s <= _SLOWDOWN * idle_s
+    worth = estimate(goodputs).mean if goodputs else float(alike)
     late = [each.latencies.ttft_s.p99 for each in runs if each.latencies.ttft_s is not None]
     return Point(rate=rate, worth=worth, e2e_s=e2e_s, ttft_p99_s=estimate(late).mean if late else e2e_s)
 

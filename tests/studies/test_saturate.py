@@ -11,7 +11,7 @@ from router.__main__ import main
 from router.studies import saturate as module
 from router.studies.compare import Plan, Task, cell
 from router.studies.metrics import RunFigures
-from router.studies.saturate import Point, saturate
+from router.studies.saturate import NeverHolds, Point, saturate
 
 
 def task(workload: str = "chat_short", calls: int = 60) -> Task:
@@ -28,7 +28,6 @@ def cliff(monkeypatch: pytest.MonkeyPatch) -> float:
         return Point(rate=rate, worth=float(rate <= edge), e2e_s=1.0, ttft_p99_s=1.0)
 
     monkeypatch.setattr(module, "_point", point)
-    monkeypatch.setattr(module, "_idle_s", lambda *_: 1.0)
     return edge
 
 
@@ -40,7 +39,6 @@ def test_the_edge_is_found_from_either_side(cliff: float, start: float) -> None:
 
 
 def test_what_always_holds_is_no_edge(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_idle_s", lambda *_: 1.0)
     monkeypatch.setattr(
         module, "_point", lambda _t, rate, _s, _i: Point(rate=rate, worth=1.0, e2e_s=1.0, ttft_p99_s=1.0)
     )
@@ -48,11 +46,53 @@ def test_what_always_holds_is_no_edge(monkeypatch: pytest.MonkeyPatch) -> None:
         saturate(task(), 0.9, [1])
 
 
+def test_what_no_rate_holds_is_found_out_at_once_with_what_to_ask_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def point(_task: Task, rate: float, _seeds: Sequence[int], _idle_s: float) -> Point:
+        return Point(rate=rate, worth=0.813, e2e_s=1.0, ttft_p99_s=1.0)
+
+    monkeypatch.setattr(module, "_point", point)
+    tried: list[Point] = []
+    with pytest.raises(NeverHolds, match=r"no rate holds 90 %: .* 81.3 % .*, say --goodput 0.75$") as caught:
+        saturate(msgspec.structs.replace(task(), rate=100.0), 0.9, [1], told=tried.append)
+    assert caught.value.ceiling == 0.813
+    assert [each.rate for each in tried] == [5.0, 0.5]
+
+
+@pytest.mark.parametrize("ceiling", [step / 50 for step in range(51)])
+def test_what_is_advised_is_below_the_ceiling(ceiling: float) -> None:
+    words = str(NeverHolds(0.9, ceiling, 1.0)).rpartition("--goodput ")[2]
+    if ceiling <= 0.05:
+        assert "too slow for these targets" in words
+    else:
+        assert 0.0 < float(words) < ceiling
+
+
+def test_a_fleet_that_is_busy_at_the_first_look_gets_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    edge = 0.9
+
+    def point(_task: Task, rate: float, _seeds: Sequence[int], _idle_s: float) -> Point:
+        return Point(rate=rate, worth=float(rate <= edge), e2e_s=1.0, ttft_p99_s=1.0)
+
+    monkeypatch.setattr(module, "_point", point)
+    made = saturate(msgspec.structs.replace(task(), rate=100.0), 0.9, [1])
+    assert edge / 1.031 <= made.rate <= edge
+
+
+def test_calls_that_miss_their_targets_alone_end_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--workload", "long_prefill", "--policy", "round_robin", "--requests", "400", "--goodput", "1"]
+    assert main(["saturate", *words]) == 1
+    said = capsys.readouterr().err
+    assert "pointsman saturate: no rate holds 100 %" in said
+    assert "say --goodput 0." in said
+
+
 def test_more_load_is_worth_less() -> None:
     def worth(rate: float) -> RunFigures:
         return cell(msgspec.structs.replace(task("mixed_bursty", 200), rate=rate)).figures
 
-    low, high = worth(4.0).goodput, worth(60.0).goodput
+    low, high = worth(4.0).goodput, worth(300.0).goodput
     assert low is not None
     assert high is not None
     assert low > 0.8

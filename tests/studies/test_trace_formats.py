@@ -213,7 +213,13 @@ def test_a_broken_line_of_the_request_log_is_named(tmp_path: Path) -> None:
         read_trace(request_log(tmp_path, request(), tail=b"{}\n"))
 
 
-@pytest.mark.parametrize("text", ["", "\n\n", "a,b\n1,2\n", '{"a": 1}\n', "{broken\n", "\x00\x01"])
+@pytest.mark.parametrize("text", ["", "\n\n"])
+def test_an_empty_file_is_called_so(tmp_path: Path, text: str) -> None:
+    with pytest.raises(TraceError, match="is empty: it holds no request"):
+        read_trace(written(tmp_path, text))
+
+
+@pytest.mark.parametrize("text", ["a,b\n1,2\n", '{"a": 1}\n', "{broken\n", "\x00\x01"])
 def test_an_unknown_file_is_refused_with_the_formats_that_are_known(tmp_path: Path, text: str) -> None:
     with pytest.raises(TraceError) as caught:
         read_trace(written(tmp_path, text))

@@ -68,7 +68,7 @@ def read_trace(path: Path, format_name: str | None = None, limit: int | None = N
     except UnicodeDecodeError as error:
         raise TraceError(f"{path.name} is not UTF-8 text: {error}") from None
     except OSError as error:
-        raise TraceError(f"cannot read the trace {path.name}: {error.strerror or error}") from None
+        raise TraceError(f"cannot read the trace {path.name or path}: {error.strerror or error}") from None
     if not entries:
         raise TraceError(f"{path.name} holds no request that can be sent ({_reasons(skips)})")
     return Trace(
@@ -105,6 +105,8 @@ def _recognise(path: Path) -> str:
     with path.open(encoding="utf-8-sig", newline="") as lines:
         first = next((line for line in lines if line.strip()), "")
     found = recognise(first)
+    if not first:
+        raise TraceError(f"{path.name} is empty: it holds no request")
     if found is None:
         shown = first.strip()[:80]
         raise TraceError(
