@@ -283,22 +283,24 @@ class Engine:
         self._open = None
         self.counters.steps += 1
         # One that was aborted since holds no block, so nothing of it is computed and it is passed over.
-        return [
-            self._sample(sequence, now)
-            for sequence, _ in step.scheduled
-            if sequence.computed == sequence.length and not (news and self._goes_on(sequence, now))
-        ]
+        sampled = [sequence for sequence, _ in step.scheduled if sequence.computed == sequence.length]
+        if news:
+            sampled = self._news(sampled, now)
+        return [self._sample(sequence, now) for sequence in sampled]
 
-    def _goes_on(self, sequence: Sequence, now: float) -> bool:
-        """Whether a token was neither the first nor the last; then it is written, without an output."""
-        timing = sequence.timing
-        index = timing.generation_tokens
-        if timing.last_token is None or index >= sequence.last_index:
-            return False
-        timing.last_token, timing.generation_tokens = now, index + 1
-        self.counters.generation_tokens += 1
-        sequence.append(sequence.token(index))
-        return True
+    def _news(self, sampled: list[Sequence], now: float) -> list[Sequence]:
+        """Those whose token is the first or the last; that of others is written, without an output."""
+        news = []
+        for sequence in sampled:
+            timing = sequence.timing
+            index = timing.generation_tokens
+            if timing.last_token is None or index >= sequence.last_index:
+                news.append(sequence)
+                continue
+            sequence.grow(1)
+            timing.last_token, timing.generation_tokens = now, index + 1
+        self.counters.generation_tokens += len(sampled) - len(news)
+        return news
 
     def begin_span(self, most: int) -> Span | None:
         """Decode steps in a row that may pass without a look at each; None when the next step is one of its
@@ -315,11 +317,12 @@ class Engine:
         Raises:
             EngineFault: a job of the span was aborted since, or there are more steps than it has.
         """
-        if any(sequence.state is not State.RUNNING for sequence in span.sequences):
-            raise EngineFault("a job left in the middle of a span")
         steps = len(ends)
         if not 1 <= steps <= span.steps:
             raise EngineFault(f"{steps} steps of a span of {span.steps}")
+        for sequence in span.sequences:
+            if sequence.state is not State.RUNNING:
+                raise EngineFault("a job left in the middle of a span")
         ending = advance(self._scheduler, span, ends)
         self.counters.steps += steps
         self.counters.generation_tokens += steps * len(span.sequences) - len(ending)

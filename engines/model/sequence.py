@@ -45,11 +45,12 @@ class Sequence:
         fills_at: value of `computed` at which the next block becomes full.
         last_index: output index of the last token, which ends the job for `last_reason`.
         unread: the chain, where it is of parts: no token of it or of the answer is ever read.
+        answer: what it writes; None where nobody reads it.
         to_fetch: its KV is with a prefill engine and nobody has asked for it yet.
     """
 
     __slots__ = (
-        "answer", "block_size", "blocks", "chain", "computed", "config", "fills_at", "id", "job", "key",
+        "_key", "answer", "block_size", "blocks", "chain", "computed", "config", "fills_at", "id", "job",
         "last_index", "last_reason", "length", "order", "prompt_tokens", "rank", "room", "state", "stored",
         "timing", "to_fetch", "unread",
     )  # fmt: skip
@@ -73,9 +74,9 @@ class Sequence:
         )
         self.state = State.WAITING
         self.to_fetch = job.fetch
-        self.key = _identity(job, job.seed, job.sequence)
-        self.answer = Answer(self.key)
-        self.last_index, self.last_reason = _end(job, config, self.key)
+        self._key: bytes | None = None
+        self.answer = Answer(self.key) if self.unread is None else None
+        self.last_index, self.last_reason = self._end()
         self.blocks: list[int] = []
         self.hold([], 0)
 
@@ -86,6 +87,13 @@ class Sequence:
         self.stored = stored
         self.computed = stored * self.block_size
         self.fills_at = self.computed + self.block_size
+
+    @property
+    def key(self) -> bytes:
+        """Identity of its answer; made when it is first asked for, as that takes the whole prompt."""
+        if self._key is None:
+            self._key = _identity(self.job, self.job.seed, self.job.sequence)
+        return self._key
 
     @property
     def content(self) -> bytes:
@@ -102,8 +110,9 @@ class Sequence:
         """Go on with a wrong answer, at least two tokens long so that it cannot pass for an empty one."""
         if not self.timing.garbled:
             self.timing.garbled = True
-            self.answer = Answer(self.key, garbled=True)
-            self.last_index, self.last_reason = _end(self.job, self.config, self.key, least=2)
+            if self.answer is not None:
+                self.answer = Answer(self.key, garbled=True)
+            self.last_index, self.last_reason = self._end(least=2)
 
     def extend(self, blocks: list[int]) -> None:
         """Hold more blocks."""
@@ -112,7 +121,7 @@ class Sequence:
 
     def token(self, index: int) -> int:
         """Output token at `index`; 0 where nobody reads one."""
-        return self.answer.token(index) if self.unread is None else 0
+        return self.answer.token(index) if self.answer is not None else 0
 
     def append(self, token: int) -> None:
         """One more output token."""
@@ -122,12 +131,12 @@ class Sequence:
     def grow(self, tokens: int) -> None:
         """So many more output tokens."""
         if self.unread is not None:
-            self.unread.grow(tokens)
+            self.unread.length += tokens
             self.length += tokens
         else:
             first = self.timing.generation_tokens
             for index in range(first, first + tokens):
-                self.append(self.answer.token(index))
+                self.append(self.token(index))
 
     def move(self, to: State) -> None:
         """Change state.
@@ -138,6 +147,22 @@ class Sequence:
         if to not in _NEXT[self.state]:
             raise EngineFault(f"job {self.job.id} cannot go from {self.state.value} to {to.value}")
         self.state = to
+
+    def _end(self, *, least: int = 1) -> tuple[int, FinishReason]:
+        """Output index of the last token, and why it is the last; a pooling job has no token.
+
+        Args:
+            least: tokens of an answer that ends by itself.
+        """
+        job, config = self.job, self.config
+        if job.pooling:
+            return -1, "stop"
+        room = config.max_model_len - self.prompt_tokens
+        limit = (room if job.max_tokens is None else min(job.max_tokens, room)) - 1
+        if config.output_lengths is None or job.ignore_eos:
+            return limit, "length"
+        eos = max(config.output_lengths.draw(self.key) - 1, job.min_tokens, least - 1)
+        return (eos, "stop") if eos <= limit else (limit, "length")
 
     def __repr__(self) -> str:
         return (
@@ -158,19 +183,3 @@ def _identity(job: Job, seed: int, sequence: int) -> bytes:
     if isinstance(prompt, PromptParts):
         return prompt.identity(seed, sequence)
     return prompt_key(prompt, seed, sequence)
-
-
-def _end(job: Job, config: EngineConfig, key: bytes, *, least: int = 1) -> tuple[int, FinishReason]:
-    """Output index of the last token, and why it is the last; a pooling job has no token.
-
-    Args:
-        least: tokens of an answer that ends by itself.
-    """
-    if job.pooling:
-        return -1, "stop"
-    room = config.max_model_len - len(job.prompt_token_ids)
-    limit = (room if job.max_tokens is None else min(job.max_tokens, room)) - 1
-    if config.output_lengths is None or job.ignore_eos:
-        return limit, "length"
-    eos = max(config.output_lengths.draw(key) - 1, job.min_tokens, least - 1)
-    return (eos, "stop") if eos <= limit else (limit, "length")

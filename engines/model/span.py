@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from engines.model.kv_cache import blocks_for
+from engines.model.kv_cache import KvCache, blocks_for
 from engines.model.scheduler import Scheduler
 from engines.model.sequence import Sequence as Running
 
@@ -43,7 +43,7 @@ def plan_span(scheduler: Scheduler, most: int) -> Span | None:
         left = sequence.last_index - sequence.timing.generation_tokens + 1
         steps = min(steps, left)
         kv_tokens += computed
-    while steps > 1 and _growth(running, steps, scheduler.kv.block_size) > scheduler.kv.free_blocks:
+    while steps > 1 and not _fits(running, steps, scheduler.kv):
         steps //= 2
     return Span(steps, tuple(running), kv_tokens + len(running)) if steps > 1 else None
 
@@ -66,17 +66,17 @@ def advance(scheduler: Scheduler, span: Span, ends: Sequence[float]) -> list[Run
             ending.append(sequence)
         computed = sequence.computed + steps
         if computed > sequence.room:
-            sequence.extend(kv.allocate(blocks_for(computed, size) - len(sequence.blocks)))
+            sequence.extend(kv.allocate(blocks_for(computed - sequence.room, size)))
         sequence.computed = computed
         if computed >= sequence.fills_at:
             scheduler.store(sequence)
     return ending
 
 
-def _growth(running: list[Running], steps: int, block_size: int) -> int:
-    """Blocks that so many steps need."""
-    return sum(
-        blocks_for(sequence.computed + steps, block_size) - len(sequence.blocks)
-        for sequence in running
-        if sequence.computed + steps > sequence.room
-    )
+def _fits(running: list[Running], steps: int, kv: KvCache) -> bool:
+    """Whether the blocks that so many steps need are free."""
+    size, free = kv.block_size, kv.free_blocks
+    if len(running) * blocks_for(steps, size) <= free:
+        return True
+    missing = [sequence.computed + steps - sequence.room for sequence in running]
+    return sum(blocks_for(tokens, size) for tokens in missing if tokens > 0) <= free

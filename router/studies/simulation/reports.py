@@ -24,7 +24,8 @@ Heard = Callable[[Leg, int, bool], None]
 class Reports:
     """Listens to every engine.
 
-    State: `_legs` by job id per worker, `_running` those that have begun.
+    State: `_legs` by job id per worker, `_running` those that have begun, `_told` a time since which all of
+    these were heard of.
     """
 
     def __init__(self, timeline: Timeline, delays: Delays, heard: Heard) -> None:
@@ -33,6 +34,7 @@ class Reports:
         self._heard = heard
         self._legs: dict[str, dict[str, Leg]] = {}
         self._running: dict[str, dict[Leg, None]] = {}
+        self._told: dict[str, float] = {}
         self._by_worker: dict[str, Rounds] = {}
         self.wires: Wires | None = None
         """Between the engines of a pair."""
@@ -44,6 +46,7 @@ class Reports:
                 self._by_worker[worker.name] = rounds
                 self._legs[worker.name] = {}
                 self._running[worker.name] = {}
+                self._told[worker.name] = 0.0
 
     # --- legs ------------------------------------------------------------------------------------------
 
@@ -116,11 +119,17 @@ class Reports:
 
     def _counts(self, name: str, last: float) -> list[tuple[Lease, int]]:
         """Tokens of the legs of which nothing was heard since then."""
-        now, counts = self._timeline.now, []
+        counts: list[tuple[Lease, int]] = []
+        if self._told[name] > last:
+            return counts
+        now = oldest = self._timeline.now
         for leg in self._running[name]:
             if leg.told <= last:
                 leg.told = now
                 counts.append((leg.lease, leg.written()))
+            elif leg.told < oldest:
+                oldest = leg.told
+        self._told[name] = oldest
         return counts
 
     def later(self, call: Callable[[], None]) -> None:

@@ -222,9 +222,9 @@ class Stepper:
             if self.watch is not None:
                 self.watch.passed(self.ranks, self._began, ends, self._worked)
                 del self._worked[:over]
+            self._add_gaps(ends)
             for other in self.ranks:
                 if other.span is not None:
-                    self._gaps.add_steps(self._began, ends, len(other.span.sequences))
                     other.ends += ends
             self._began = ends[-1]
         del self._ends[:over]
@@ -236,13 +236,13 @@ class Stepper:
         ends, self._ends = self._ends, []
         if self.watch is not None:
             self.watch.passed(self.ranks, self._began, ends, self._worked)
+        self._add_gaps(ends)
         told: list[tuple[Rank, list[Output]]] = []
         for rank in self.ranks:
             if rank.step is not None:
                 step, rank.step = rank.step, None
                 told.append((rank, self._end_step(rank, step)))
             elif rank.span is not None:
-                self._gaps.add_steps(self._began, ends, len(rank.span.sequences))
                 rank.ends += ends
                 if rank.broken or len(rank.ends) == rank.span.steps:
                     told.append((rank, self._close(rank)))
@@ -251,6 +251,11 @@ class Stepper:
             self._listener.put_out(rank, outputs)
         if self._timer is None:
             self._begin()
+
+    def _add_gaps(self, ends: Sequence[float]) -> None:
+        """Each sequence of every span wrote a token in each of these steps."""
+        writing = sum(len(rank.span.sequences) for rank in self.ranks if rank.span is not None)
+        self._gaps.add_steps(self._began, ends, writing)
 
     def _end_step(self, rank: Rank, step: Step) -> list[Output]:
         now, counters = self._timeline.now, rank.engine.counters

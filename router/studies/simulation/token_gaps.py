@@ -59,6 +59,8 @@ class TokenGaps:
         Each lasts as long as the one before or a little longer, for contexts grow: when the first and the
         last fall into one bucket, all do.
         """
+        if not sequences:
+            return
         self.add(ends[0] - began, sequences)
         steps = len(ends)
         if steps == 1:
