@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import Field, dataclass, field, fields
 from typing import Any
 
+from router.core.binding import Mode
 from router.core.policy import AnyPolicy
 from router.core.worker import Role
 
@@ -96,6 +97,19 @@ class PolicySpec:
     def fits(self, role: Role) -> bool:
         """Whether it may stand in a pool of a role; a prefill pool places one prompt at a time."""
         return role in self.roles and not (role is Role.PREFILL and self.shape is Shape.BATCH)
+
+    def mode(self, role: Role, *, barrier: bool, slots: bool) -> Mode:
+        """When a pool that says nothing of it chooses workers by this policy.
+
+        Args:
+            barrier: its workers step together, so a slot that is free is worth waiting for.
+            slots: it is known how many each has.
+        """
+        if self.shape is Shape.BATCH:
+            return Mode.LATE
+        if role is Role.PREFILL or not barrier:
+            return Mode.EARLY
+        return Mode.LATE if role is Role.BOTH or slots else Mode.EARLY
 
     def check(self, params: Mapping[str, object]) -> Any:
         """The parameters, with defaults for those not given.

@@ -196,11 +196,7 @@ class PoolSettings(Section):
         """When a request gets its worker: as it comes, when there is a slot, or changing with the load."""
         if self.binding != "auto":
             return Mode(self.binding)
-        if POLICIES[self.policy].shape is Shape.BATCH:
-            return Mode.LATE
-        if self.role is Role.PREFILL or not self.has_barrier:
-            return Mode.EARLY
-        return Mode.LATE if self.role is Role.BOTH or self.knows_slots else Mode.EARLY
+        return POLICIES[self.policy].mode(self.role, barrier=self.has_barrier, slots=self.knows_slots)
 
     @property
     def late_binding(self) -> bool:

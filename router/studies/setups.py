@@ -7,7 +7,7 @@ whatever fleet it gets.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from engines.model.engine import EngineConfig
 from engines.model.handover import TransferLink
@@ -17,7 +17,7 @@ from router.core.binding import Mode
 from router.core.worker import Role
 from router.policies import POLICIES, Shape
 from router.studies.metrics import Slo
-from router.studies.simulation.fleet import Delays, FleetPlan, PoolPlan, SplitPlan, WorkerPlan
+from router.studies.simulation.fleet import FleetPlan, PoolPlan, SplitPlan, WorkerPlan
 from router.studies.simulation.known import measured
 from router.studies.workloads.preble import DOCUMENT, VIDEO
 
@@ -61,11 +61,6 @@ class Setup:
     plain: bool = False
 
 
-def mode_of(policy: str, mode: Mode) -> Mode:
-    """How a pool binds under a policy: one that decides by batch needs the queue."""
-    return Mode.LATE if POLICIES[policy].shape is Shape.BATCH else mode
-
-
 def _alike(
     count: int, prefix: str, engine: EngineConfig, clock: StepClock, group: str | None = None
 ) -> tuple[WorkerPlan, ...]:
@@ -83,22 +78,9 @@ def _alike(
     )
 
 
-def colocated(
-    choosing: Choosing,
-    workers: tuple[WorkerPlan, ...],
-    *,
-    mode: Mode = Mode.EARLY,
-    delays: Delays | None = None,
-) -> FleetPlan:
+def colocated(choosing: Choosing, workers: tuple[WorkerPlan, ...]) -> FleetPlan:
     """One pool of workers that do everything."""
-    pool = PoolPlan(
-        name="pool",
-        workers=workers,
-        policy=choosing.policy,
-        params=choosing.params,
-        mode=mode_of(choosing.policy, mode),
-    )
-    return FleetPlan(pools=(pool,), delays=delays or Delays())
+    return FleetPlan(pools=(_pool("pool", Role.BOTH, choosing, workers),))
 
 
 def disaggregated(
@@ -116,13 +98,20 @@ def disaggregated(
 
 def _side(name: str, role: Role, choosing: Choosing, workers: tuple[WorkerPlan, ...]) -> PoolPlan:
     chosen = choosing if POLICIES[choosing.policy].fits(role) else Choosing(policy=OTHER_SIDE)
+    return _pool(name, role, chosen, workers)
+
+
+def _pool(name: str, role: Role, choosing: Choosing, workers: tuple[WorkerPlan, ...]) -> PoolPlan:
+    """It binds as a pool of the live router does that says nothing of it."""
+    barrier = any(worker.barrier_group for worker in workers)
+    slots = all(worker.slots for worker in workers)
     return PoolPlan(
         name=name,
         workers=workers,
-        policy=chosen.policy,
-        params=chosen.params,
+        policy=choosing.policy,
+        params=choosing.params,
         role=role,
-        mode=mode_of(chosen.policy, Mode.EARLY),
+        mode=POLICIES[choosing.policy].mode(role, barrier=barrier, slots=slots),
     )
 
 
@@ -221,8 +210,15 @@ _NPU = StepTimes(
 """The decode side alone: prompts come prefilled, from a tier that is never short."""
 
 
-def balanceroute(workers: int = 8, slots: int = 64) -> Callable[[Choosing], FleetPlan]:
-    """Decode ranks that step together, 64 slots each (DeepSeek-V3, data parallel over 8 times 4 dies)."""
+def balanceroute(
+    workers: int = 8, slots: int = 64, *, early: bool = False
+) -> Callable[[Choosing], FleetPlan]:
+    """Decode ranks that step together, 64 slots each (DeepSeek-V3, data parallel over 8 times 4 dies).
+
+    Args:
+        early: policies that choose for one call at a time do so when it comes, as the paper's baselines do;
+            a pool of the live router lets it wait for a free slot where workers step together.
+    """
     engine = EngineConfig(
         num_blocks=slots * 48_000 // 64 + 1,
         block_size=64,
@@ -231,7 +227,14 @@ def balanceroute(workers: int = 8, slots: int = 64) -> Callable[[Choosing], Flee
         max_num_batched_tokens=slots * 48_064,
         enable_prefix_caching=False,
     )
-    return lambda choosing: colocated(choosing, _alike(workers, "d", engine, _NPU, "group"), mode=Mode.EARLY)
+
+    def plan(choosing: Choosing) -> FleetPlan:
+        made = colocated(choosing, _alike(workers, "d", engine, _NPU, "group"))
+        if early and POLICIES[choosing.policy].shape is not Shape.BATCH:
+            made = replace(made, pools=(replace(made.pools[0], mode=Mode.EARLY),))
+        return made
+
+    return plan
 
 
 BALANCEROUTE_8 = Setup(

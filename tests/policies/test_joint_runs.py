@@ -10,7 +10,6 @@ from functools import cache
 
 import pytest
 
-from router.core.binding import Mode
 from router.studies.metrics import RunFigures, figures
 from router.studies.setups import SETUPS, Choosing, balanceroute
 from router.studies.simulation.fleet import FleetPlan
@@ -56,8 +55,7 @@ def test_it_does_not_lose_to_least_work_where_nothing_is_shared() -> None:
 
 def _group(policy: str) -> FleetPlan:
     """Four ranks of 12 slots that step together."""
-    plan = balanceroute(workers=4, slots=12)(Choosing(policy=policy))
-    return replace(plan, pools=(replace(plan.pools[0], mode=Mode.LATE),))
+    return balanceroute(workers=4, slots=12)(Choosing(policy=policy))
 
 
 @pytest.mark.parametrize(("count", "rate"), [(100, 0.6), (240, 2.0)])
