@@ -41,6 +41,9 @@ from router.split import Splits
 
 log = logging.getLogger("pointsman.proxy")
 
+_SILENT = nullcontext()
+"""Instead of an early keep-alive."""
+
 _KEY_REFUSED = "A worker refused the router's own key; this is for the operator of the router to mend."
 
 
@@ -105,7 +108,7 @@ class Proxy:
     def _early(self, job: Job, responder: Responder) -> AbstractContextManager[object]:
         period_s = self._bounds.early_keep_alive_s
         if period_s is None or not (job.request.stream and job.request.api.generates):
-            return nullcontext()
+            return _SILENT
         job.early = EarlyKeepAlive(
             responder, job.request.api, job.call.id.encode(), period_s, self._telemetry.now
         )
@@ -133,14 +136,14 @@ class Proxy:
 
         Raises LegFailed when that is over.
         """
+        failed = await self._attempt(job, responder, journey, None)
+        if failed is None:
+            return
         tries = Tries(allowed=self._retries.allowed(job))
-        failed: LegFailed | None = None
         before: LegFailed | None = None
         taken = 0
         try:
-            while (failed := await self._attempt(job, responder, journey, before)) is not None:
-                if failed is before:
-                    break
+            while failed is not None and failed is not before:
                 before = failed
                 elsewhere = self._elsewhere(job, failed)
                 if elsewhere is None or not tries.another(failed.failure) or not self._retries.take():
@@ -148,6 +151,7 @@ class Proxy:
                 taken += 1
                 journey.retried(failed.failure)
                 job.request = elsewhere
+                failed = await self._attempt(job, responder, journey, before)
         finally:
             self._retries.give(taken)
         if failed is not None:

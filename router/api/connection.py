@@ -87,7 +87,7 @@ class PointsmanProtocol(HttpToolsProtocol):
         self._write_timer: asyncio.TimerHandle | None = None
         self._lingers: asyncio.TimerHandle | None = None
         self._unwritten = 0
-        self._head_bytes = 0
+        self._trailer_bytes = 0
         self._in_head = False
         self._unheard_bytes = 0
         self._body: BehindUpgrade | None = None
@@ -210,33 +210,39 @@ class PointsmanProtocol(HttpToolsProtocol):
         self.url = b""
         self.headers = []
         self.expect_100_continue = False
-        self._head_bytes = self._unheard_bytes = 0
+        self._trailer_bytes = self._unheard_bytes = 0
         self._in_head = self._reading = True
 
     def on_url(self, url: bytes) -> None:
-        self._count_head(len(url))
         self.url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._count_head(len(name) + len(value))
         if not self._in_head:
-            return  # a trailer: it must not pass for what came, and was judged, before the body
-        headers = self.headers
-        if len(headers) >= _MAX_HEADERS:
-            raise _Refused(HeadTooLarge(f"More than {_MAX_HEADERS} headers."))
+            self._trailer(len(name) + len(value))
+            return
         name = name.lower()
         if name == b"expect" and value.lower() == b"100-continue":
             self.expect_100_continue = True
-        headers.append((name, value))
+        self.headers.append((name, value))
 
-    def _count_head(self, size: int) -> None:
-        self._head_bytes += size
-        if self._head_bytes > _MAX_HEAD_BYTES:
+    def _trailer(self, size: int) -> None:
+        """Thrown away: it must not pass for what came, and was judged, before the body."""
+        self._trailer_bytes += size
+        if self._trailer_bytes > _MAX_HEAD_BYTES:
+            raise _Refused(HeadTooLarge(f"The trailers are larger than {_MAX_HEAD_BYTES} bytes."))
+
+    def _judge_head(self) -> None:
+        """Once it is whole: until then, what was read at a time and `_unheard_bytes` bound it."""
+        headers = self.headers
+        if len(headers) > _MAX_HEADERS:
+            raise _Refused(HeadTooLarge(f"More than {_MAX_HEADERS} headers."))
+        if len(self.url) + sum([len(name) + len(value) for name, value in headers]) > _MAX_HEAD_BYTES:
             raise _Refused(HeadTooLarge(f"The request head is larger than {_MAX_HEAD_BYTES} bytes."))
 
     def on_headers_complete(self) -> None:
         self._unheard_bytes = 0
         self._in_head = False
+        self._judge_head()
         direct = self._port.direct
         found = None if direct is None else direct.find(self.url)
         if found is None:

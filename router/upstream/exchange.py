@@ -113,6 +113,9 @@ class Exchange:
     async def read_all(self, *, max_bytes: int, until: float | None, phase: str = "total") -> bytes:
         """The whole body. Raises as `read` does, UpstreamBroken beyond `max_bytes`, and AnsweredMeanwhile
         when it is cancelled in the turn in which the last byte came."""
+        wire, decoder = self._wire, self._decoder
+        if wire is not None and decoder.complete and decoder.buffered <= max_bytes:
+            return wire.take()  # it came with its head, as small answers do
         pieces: list[bytes] = []
         size = 0
         while piece := await self._next(pieces, until, phase):
