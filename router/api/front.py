@@ -105,7 +105,8 @@ class Front:
             if not turn.left:
                 raise
 
-    async def _serve(self, call: Call, responder: Responder) -> None:
+    def _serve(self, call: Call, responder: Responder) -> Awaitable[None]:
+        """What answers it: the proxy, or a refusal."""
         try:
             if len(call.by_name) < len(call.headers):
                 refuse_contradictions(call.headers)
@@ -115,9 +116,8 @@ class Front:
                 raise MethodNotAllowed(f"{method} is not a method of this path.")
         except RouterError as error:
             headers = [*error_headers(error), (b"x-request-id", call.id.encode())]
-            await responder.answer(error.status, headers, error_body(error, call.route.error_api))
-            return
-        await self._proxy.serve(call, responder)
+            return responder.answer(error.status, headers, error_body(error, call.route.error_api))
+        return self._proxy.serve(call, responder)
 
     def _call(
         self, route: Route, method: bytes, target: bytes, headers: list[Header], receive: Receive

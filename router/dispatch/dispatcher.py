@@ -133,12 +133,17 @@ class Dispatcher:
             NoWorker, QueueFull: see `Pool.submit`, `Pool.expire` and `Turns`.
             InternalError: a choice that was not offered; and whatever else a policy raises.
         """
-        held = await self._placed(request)
-        while not await self._in_turn(held):
+        held = self._at_once(request) or await self._queued(request)
+        while self._holds_back and not await self._in_turn(held):
             # It is placed anew, which moves no policy's state a second time.
             request = structs.replace(request, attempt=request.attempt + 1)
-            held = await self._placed(request)
+            held = self._at_once(request) or await self._queued(request)
         return held
+
+    @property
+    def _holds_back(self) -> bool:
+        """Whether who has a worker may have to wait for a turn there."""
+        return self.turns.hold_back or (self.beside is not None and self.beside.hold_back)
 
     async def _in_turn(self, held: Held) -> bool:
         """Waits until all that was charged may be sent; False gives it back, as a worker is lost."""
@@ -159,13 +164,17 @@ class Dispatcher:
         held.waited = True
         return await turns.wait(lease)
 
-    async def _placed(self, request: Request) -> Held:
-        now, began = self._now(), self.stopwatch()
-        lease = self.pool.place_now(request, now)
-        if lease is not None:
-            self._on_decided(lease.policy, self.stopwatch() - began)
-            return Held(self, lease, waited=False)
-        self.pool.submit(request, now)
+    def _at_once(self, request: Request) -> Held | None:
+        """A placement without waiting; None where it has to wait."""
+        began = self.stopwatch()
+        lease = self.pool.place_now(request, self._now())
+        if lease is None:
+            return None
+        self._on_decided(lease.policy, self.stopwatch() - began)
+        return Held(self, lease, waited=False)
+
+    async def _queued(self, request: Request) -> Held:
+        self.pool.submit(request, self._now())
         try:
             return Held(self, await self._wait(request.id), waited=True)
         finally:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from router.core.errors import InternalError, QueueFull, RouterError
 from router.core.lease import Lease
+from router.core.local_queue import Order
 from router.core.pool import Pool
 
 
@@ -32,6 +33,11 @@ class Turns:
         self._on_waited = on_waited
         self._waiters: dict[Lease, asyncio.Future[bool]] = {}
         self._look: asyncio.Handle | None = None
+
+    @property
+    def hold_back(self) -> bool:
+        """Whether anybody may have to wait."""
+        return self._pool.local.order is not Order.OFF
 
     def enter(self, lease: Lease) -> bool:
         """Whether a lease that was just charged may be sent at once; otherwise it must `wait`.
