@@ -180,6 +180,7 @@ def _mocked(index: int, group: MockGroup, pool: PoolSettings, worker: WorkerSett
             made.config,
             max_num_queued_reqs=bound if vllm else None,
             max_num_waiting=None if vllm else bound,
+            recompute_failed_loads=flags.word("kv-load-failure-policy") == "recompute",
         ),
         clock=made.clock,
         slow=slow,

@@ -81,6 +81,7 @@ def workers(scenario: Scenario) -> list[WorkerPlan]:
         {"flags": {"max-num-batched-tokens": 512, "scheduling_policy": "priority-groups"}},
         {"flags": {"kv-latency-s": 0}, "kv_bandwidth_gbps": 25.0},
         {"max_num_seqs": 4, "flags": {"max-num-queued-reqs": 9}},
+        {"kv_load_failure_policy": "recompute"},
     ],
 )
 def test_a_simulated_engine_is_the_mock_that_the_file_starts(group: dict[str, Any]) -> None:
