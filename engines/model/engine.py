@@ -38,7 +38,6 @@ __all__ = [
     "FinishReason", "Job", "Kept", "Output", "Step", "Timing",
 ]  # fmt: skip
 
-
 _DUMMY = StepLoad(decode_sequences=1, decode_kv_tokens=1)
 
 
