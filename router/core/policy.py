@@ -96,6 +96,7 @@ _GAMMA = 0x9E3779B97F4A7C15
 _MIX_1 = 0xBF58476D1CE4E5B9
 _MIX_2 = 0x94D049BB133111EB
 _64_BITS = (1 << 64) - 1
+_MAX_NAMES = 8_192
 
 
 def text_key(seed: int, text: str) -> int:
@@ -104,10 +105,26 @@ def text_key(seed: int, text: str) -> int:
     return int.from_bytes(blake2b(data, digest_size=8).digest(), "big")
 
 
-@lru_cache(maxsize=8192)
+class _NameKeys(dict[str, int]):
+    """`text_key` of workers' names under one seed, remembered: the same few are asked for at every pick."""
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+
+    def __missing__(self, name: str) -> int:
+        if len(self) >= _MAX_NAMES:
+            self.clear()
+        key = self[name] = text_key(self._seed, name)
+        return key
+
+
+_name_keys = lru_cache(maxsize=64)(_NameKeys)
+"""By seed."""
+
+
 def name_key(seed: int, name: str) -> int:
-    """`text_key` of a worker's name, remembered: the same few names are asked for at every pick."""
-    return text_key(seed, name)
+    """`text_key` of a worker's name, remembered."""
+    return _name_keys(seed)[name]
 
 
 def tie_break(seed: int, sequence: int, name: str) -> int:
@@ -130,5 +147,6 @@ def tie_breaks(seed: int, sequence: int, names: Iterable[str]) -> list[int]:
     z = (z ^ (z >> 30)) * _MIX_1 & _64_BITS
     z = (z ^ (z >> 27)) * _MIX_2 & _64_BITS
     mixed = z ^ (z >> 31)
-    stage = [(name_key(seed, name) ^ mixed) * _MIX_1 & _64_BITS for name in names]
+    keys = _name_keys(seed)
+    stage = [(keys[name] ^ mixed) * _MIX_1 & _64_BITS for name in names]
     return [(z ^ (z >> 32)) * _MIX_2 & _64_BITS for z in stage]

@@ -39,8 +39,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import log1p
-from operator import itemgetter
+from math import inf, log1p
 
 from router.core.explain import Row, Table
 from router.core.policy import Choice, text_key, tie_breaks
@@ -74,14 +73,14 @@ class SessionAffinity:
             return Choice(request.id, workers[index].name, cost=costs[index], reason="no_key")
         key = text_key(self.seed, request.affinity)
         order = self._order(key, workers)
-        chosen, reason = workers[order.index(min(order))], "affinity"
-        if chosen.in_flight > self.params.min_in_flight:
+        index, reason = order.index(min(order)), "affinity"
+        if workers[index].in_flight > self.params.min_in_flight:
             share = self._share(workers)
-            if self._above(chosen, share):
-                within = [
-                    (place, w) for place, w in zip(order, workers, strict=True) if not self._above(w, share)
-                ]
-                chosen, reason = min(within, key=itemgetter(0))[1], "overflow"
+            # Not all can be above the mean, and the next one or two seldom are.
+            while self._above(workers[index], share):
+                order[index], reason = inf, "overflow"
+                index = order.index(min(order))
+        chosen = workers[index]
         return Choice(request.id, chosen.name, cost=request_loads([chosen])[0], reason=reason)
 
     def explain(self, request: Request, workers: Sequence[WorkerView], now: float) -> Table:
@@ -105,9 +104,9 @@ class SessionAffinity:
         ]
         return drawn_table(SPEC.cost_unit, self.seed, request, rows)
 
-    def _order(self, key: int, workers: Sequence[WorkerView]) -> Sequence[float]:
+    def _order(self, key: int, workers: Sequence[WorkerView]) -> list[float]:
         """A number for each worker; ascending, they are the rendezvous order of the key."""
-        hashes = tie_breaks(self.seed, key, [w.name for w in workers])
+        hashes: list[float] = [*tie_breaks(self.seed, key, [w.name for w in workers])]
         speeds = [w.capacity for w in workers]
         if min(speeds) == max(speeds):
             # The logarithm only orders unequal speeds; among equal ones the order is that of the hash.
