@@ -142,7 +142,9 @@ def scenario_of(settings: Settings, name: str, load: Load) -> Scenario:
     fleet = FleetPlan(
         pools=plans,
         model=next((pool.model for pool in pools.values() if pool.model), _MODEL),
-        split=None if pair is None else split_plan(settings, pair, calibration, machines[pair.decode]),
+        split=None
+        if pair is None
+        else split_plan(settings, pair, calibration, machines[pair.prefill], machines[pair.decode]),
         delays=delays(settings),
         troubles=_troubles(settings, plans),
         max_queued=settings.limits.queue_size,

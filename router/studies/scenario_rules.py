@@ -7,11 +7,13 @@ request is served is either here, or named by `ignored`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
+from engines.model.handover import TransferLink
 from router.core.deadlines import SplitDeadlines
 from router.core.health import HealthSettings
 from router.core.split_rule import Fallback
+from router.core.step_model import TransferModel
 from router.settings import Pair, PoolSettings, Settings, WorkerSettings
 from router.settings.calibration_file import CalibrationFile
 from router.studies.scenario_engines import Machine, transfer_link
@@ -49,20 +51,25 @@ def split_plan(
     settings: Settings,
     pair: Pair,
     calibration: CalibrationFile | None,
+    producers: Iterable[str],
     machines: Mapping[str, tuple[WorkerSettings, Machine]],
 ) -> SplitPlan:
     """What is split between the pools of a pair, and how KV gets over.
 
     Args:
+        producers: names of the workers that prefill.
         machines: that decode, by worker.
 
     Raises:
         ScenarioError: nothing says how long a transfer takes.
     """
     prefill, decode, connector = settings.pools[pair.prefill], settings.pools[pair.decode], pair.connector
-    timeouts = settings.timeouts
+    link = transfer_link(calibration, {name: made for name, (_, made) in machines.items()})
+    block_tokens = next(iter(machines.values()))[1].engine.block_size
+    learned = dict.fromkeys(producers, _model_of(link, block_tokens)) if settings.calibration.online else {}
     return SplitPlan(
-        link=transfer_link(calibration, {name: made for name, (_, made) in machines.items()}),
+        link=link,
+        known={name: _known(name, calibration, learned) for name in machines},
         min_tokens=decode.pd_split_min_tokens,
         fallback=Fallback(decode.fallback),
         max_transfers=decode.max_transfers_per_worker,
@@ -71,13 +78,29 @@ def split_plan(
         takes_whole=connector.decode_takes_whole,
         budget_high=prefill.prefill_budget_high,
         budget_low=prefill.prefill_budget_low,
-        deadlines=SplitDeadlines(
-            prefill_s=timeouts.prefill_s,
-            lease_s=connector.lease_s,
-            margin_s=timeouts.lease_margin_s,
-            decode_first_event_s=timeouts.decode_first_event_s,
-        ),
+        deadlines=_deadlines(settings, connector.lease_s),
     )
+
+
+def _deadlines(settings: Settings, lease_s: float | None) -> SplitDeadlines:
+    timeouts = settings.timeouts
+    return SplitDeadlines(timeouts.prefill_s, timeouts.decode_first_event_s, lease_s, timeouts.lease_margin_s)
+
+
+def _known(
+    worker: str,
+    calibration: CalibrationFile | None,
+    learned: Mapping[str, TransferModel],
+) -> Mapping[str, TransferModel]:
+    """What is known from the start of the transfers to a worker: what was measured, else what live traffic
+    teaches within its first minute."""
+    measured = {} if calibration is None else calibration.transfers_to(worker)
+    return measured or learned
+
+
+def _model_of(link: TransferLink, block_tokens: int) -> TransferModel:
+    per_block_s = link.seconds(2) - link.seconds(1)
+    return TransferModel(link.latency_s, per_block_s / block_tokens)
 
 
 def ignored(settings: Settings, pools: Mapping[str, PoolSettings]) -> Iterator[str]:

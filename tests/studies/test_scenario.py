@@ -172,6 +172,19 @@ def test_a_pair_has_a_wire_and_splits_as_its_decode_pool_says() -> None:
     assert all(worker.engine.kv_connector for worker in workers(made(PAIR)))
 
 
+def test_the_router_knows_how_long_a_transfer_takes() -> None:
+    split = made(PAIR).fleet.split
+    assert split is not None
+    assert split.known.keys() == {"a:9002", "a:9003"}
+    for known in split.known.values():
+        [(producer, model)] = known.items()
+        assert producer == "a:9001"
+        assert model.transfer_s(1_600) == pytest.approx(split.link.seconds(100))
+    blind = made(PAIR, calibration={"online": False}).fleet.split
+    assert blind is not None
+    assert not any(blind.known.values())
+
+
 def test_limits_and_the_scrape_period_are_the_configurations() -> None:
     limits = {"queue_size": 7, "queue_timeout_s": 3, "max_in_flight": 11}
     fleet = made(ONE, limits=limits, polling={"interval_s": 5}).fleet

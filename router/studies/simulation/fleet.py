@@ -20,7 +20,7 @@ from router.core.health import HealthSettings
 from router.core.local_queue import LocalQueueRules
 from router.core.prefix_settings import PrefixSettings
 from router.core.split_rule import Fallback
-from router.core.step_model import StepModel
+from router.core.step_model import StepModel, TransferModel
 from router.core.worker import Role
 
 _LIVE_PROGRESS_S = 0.05
@@ -89,6 +89,8 @@ class SplitPlan:
         budget_high, budget_low: shares of a prefill worker's KV above which it gets no more, and below which
             it does again.
         deadlines: of both legs, and of the hand-over in between.
+        known: what the router knows of the time that transfers take, by the worker that decodes and the one
+            that prefilled.
     """
 
     link: TransferLink
@@ -101,6 +103,7 @@ class SplitPlan:
     budget_high: float = 0.85
     budget_low: float = 0.75
     deadlines: SplitDeadlines = _PATIENT
+    known: Mapping[str, Mapping[str, TransferModel]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

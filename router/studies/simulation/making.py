@@ -73,8 +73,9 @@ def _join(pool: Pool, fleet: FleetPlan, plan: PoolPlan, worker: WorkerPlan) -> N
     )
     pool.roster.add(made, 0.0)
     pool.roster.learn_models(worker.name, {fleet.model: worker.engine.max_model_len})
-    if worker.calibrated is not None:
-        pool.roster.calibrate(worker.name, worker.calibrated, {}, "plan")
+    transfers = {} if fleet.split is None else fleet.split.known.get(worker.name, {})
+    if worker.calibrated is not None or transfers:
+        pool.roster.calibrate(worker.name, worker.calibrated, transfers, "plan")
 
 
 def pair_of(fleet: FleetPlan, pools: Sequence[Rounds]) -> Pair | None:
