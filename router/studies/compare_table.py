@@ -81,6 +81,24 @@ CAUSES = (
 )
 """What makes it so: waits, caches, balance, fairness, and what a judge thinks."""
 
+MEANINGS = (
+    ("goodput", "share of the calls that were answered whole within the targets of their class"),
+    ("e2e, TTFT, TPOT", "arrival to the last token, to the first, and mean time per token after it"),
+    ("ITL", "time between two tokens of one answer, over all tokens (ms)"),
+    ("hits", "share of the prompt tokens that engines found cached"),
+    ("pool wait, engine wait", "in the router's queues; in engines, before the first step (mean)"),
+    ("copies", "workers that hold a cached block, on average: 1 is no block twice"),
+    ("busiest", "calls of the busiest worker over the mean of all"),
+    ("same worker", "later calls of a session that went where the one before went"),
+    ("long ÷ short", "time per token of the longest tenth of the calls over that of the shorter half"),
+    ("worst tenant", "mean end-to-end time of the worst tenant over that of all"),
+    ("max−min KV, I(k)", "in a barrier group: fullest less emptiest rank; G · max − sum (tokens, over time)"),
+    ("idle", "share of their time that ranks of a barrier group wait for the slowest"),
+    ("regret", "cost of a decision less the cheapest one at that moment, as a judge reckons"),
+    ("±", "half of a 95 % confidence interval over the seeds"),
+)
+"""What the columns are, for those who read a table by itself."""
+
 
 def render(made: Sequence[Line]) -> Group:
     """For a terminal. ± is half of the 95 % confidence interval over the seeds; a difference whose interval

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from router.__main__ import main
 from router.studies.compare import Plan, cells
+from router.studies.compare_table import CAUSES, COLUMNS, MEANINGS
 from router.studies.curves import SHARES, curves, loads
 from router.studies.html.axis import Axis, around, by_factors, from_zero, shares, written
 from router.studies.html.page import standalone
@@ -265,3 +266,30 @@ def test_names_are_escaped_and_styles_never_run_out() -> None:
     svg = rows([Row(name="<a&b>", value=1.0, half=0.5, style=STYLES + 3)], around("s", [1.0]), "rows")
     assert "&lt;a&amp;b&gt;" in svg
     assert 'class="s s3"' in svg
+
+
+@pytest.mark.parametrize("length", [1, 20, 44, 45, 400])
+def test_a_long_name_leaves_room_for_its_plot_and_is_never_cut_without_a_sign(length: int) -> None:
+    name = "n" * length
+    svg = rows([Row(name=name, value=1.0, half=0.5, style=0)], around("s", [1.0]), "rows")
+    root = ET.fromstring(svg)
+    texts = {
+        each.text or "": float(each.attrib["x"]) for each in root.iter("{http://www.w3.org/2000/svg}text")
+    }
+    [shown] = [text for text in texts if text.startswith("n")]
+    assert (shown == name) is (length <= 44)
+    assert shown == name or shown.endswith("…")
+    assert texts[shown] >= 7 * len(shown), "a name of about this width begins left of the picture"
+    assert int(root.attrib["viewBox"].split()[2]) - texts[shown] > 200
+    assert f"<title>{name}" in svg
+
+
+def test_a_page_says_what_its_figures_are_and_keeps_names_in_sight() -> None:
+    page = comparison("meanings", cells(plan(seeds=1).tasks()), CAME)
+    reader = read(page)
+    assert reader.count["details"] == 1
+    for column in (*COLUMNS, *CAUSES):
+        word = column.name.split()[0].rstrip("×%")
+        if word not in {"p95", "p99", "−", "tokens/s", "preemptions"}:
+            assert word in " ".join(f"{name}, {meaning}" for name, meaning in MEANINGS), word
+    assert "position: sticky" in page

@@ -63,14 +63,22 @@ def _field(field: Field) -> str:
     return f"<td{kind}>{escape(field.text)}{half}</td>"
 
 
+def meanings(title: str, words: Iterable[tuple[str, str]]) -> str:
+    """What names mean, folded away until it is wanted."""
+    items = "".join(f"<dt>{escape(name)}</dt><dd>{escape(meaning)}</dd>" for name, meaning in words)
+    return f"<details><summary>{escape(title)}</summary><dl>{items}</dl></details>"
+
+
 def plots(made: Iterable[Plot], *, small: bool = False) -> str:
-    """Pictures beside and below each other; "" for none."""
+    """Pictures beside and below each other, two or four in pairs; "" for none."""
+    pictures = list(made)
+    kind = " small" if small else " pairs" if len(pictures) in {2, 4} else ""
     figures = "".join(
         f"<figure><figcaption>{escape(each.title)} <small>{escape(each.remark)}</small></figcaption>"
         f"{each.svg}</figure>"
-        for each in made
+        for each in pictures
     )
-    return f'<div class="plots{" small" if small else ""}">{figures}</div>' if figures else ""
+    return f'<div class="plots{kind}">{figures}</div>' if figures else ""
 
 
 def keys(styles: Styles) -> str:

@@ -148,6 +148,7 @@ class _Figure(NamedTuple):
 
 
 _HITS = _Figure("Cache hits", hit_rate, "% of prompt tokens")
+_COPIES = _Figure("Copies of a cached block", lambda run: run.copies, "workers that hold it")
 _FOLLOWED = (
     _Figure("Goodput", goodput, "% of all calls"),
     _Figure("Mean end-to-end time", e2e_s, "s"),
@@ -164,7 +165,7 @@ def over_rates(made: Sequence[Line], styles: Styles) -> Iterator[Plot]:
 
 def over_workers(made: Sequence[Line], styles: Styles) -> Iterator[Plot]:
     """What more replicas do: to the cache, and to latency."""
-    for figure in (_HITS, *_FOLLOWED):
+    for figure in (_HITS, _COPIES, *_FOLLOWED):
         yield from _over("workers", made, styles, lambda line: line.workers, figure)
 
 

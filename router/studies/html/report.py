@@ -9,10 +9,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 
 from router.studies.compare import Cell
-from router.studies.compare_table import causes_of, grid_of, heading, short
+from router.studies.compare_table import MEANINGS, causes_of, grid_of, heading, short
 from router.studies.grid import Field, Grid
 from router.studies.html.axis import by_factors, shares
-from router.studies.html.page import keys, note, page, plots, section, table
+from router.studies.html.page import keys, meanings, note, page, plots, section, table
 from router.studies.html.plots import (
     Plot,
     Styles,
@@ -50,7 +50,8 @@ def comparison(
     """
     found = lines(made)
     styles = styles_of([line.policy for line in found])
-    body = [note(_HOW_TO_READ), *map(note, notes), table(workload_grid(calls)), keys(styles)]
+    body = [note(_HOW_TO_READ), meanings("What the figures are", MEANINGS), *map(note, notes)]
+    body += [table(workload_grid(calls)), keys(styles)]
     for _, group in groupby(found, lambda line: (line.workload, line.setup)):
         body += _workload(list(group), made, styles)
     return page(title, _facts(made), body)

@@ -47,12 +47,20 @@ td small { color: var(--soft); }
 .worse { color: var(--bad); }
 .plots { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(22rem, 100%), 1fr)); gap: 1rem;
   align-items: start; margin-bottom: 1rem; }
-.small { grid-template-columns: repeat(auto-fill, minmax(15rem, 1fr)); }
+.plots.pairs { grid-template-columns: repeat(auto-fit, minmax(min(30rem, 100%), 1fr)); }
+.plots.small { grid-template-columns: repeat(auto-fill, minmax(min(20rem, 100%), 1fr)); }
+.plots:not(.pairs) svg text { font-size: 14px; }
+.plots.pairs svg.curves text { font-size: 10px; }
+details { margin: .25rem 0 .75rem; max-width: 52rem; }
+summary { cursor: pointer; color: var(--soft); }
 figure { margin: 0; padding: .75rem; border: 1px solid var(--line); border-radius: 6px; }
 figure { min-width: 0; max-width: 42rem; }
 figcaption { font-weight: 600; margin-bottom: .35rem; }
 figcaption small { font-weight: 400; color: var(--soft); }
-.keys { display: flex; flex-wrap: wrap; gap: .25rem 1.1rem; margin: .75rem 0; padding: 0; list-style: none; }
+.keys { display: flex; flex-wrap: wrap; gap: .25rem 1.1rem; margin: .75rem 0; padding: .4rem 0;
+  list-style: none; border-bottom: 1px solid var(--line); background: var(--paper);
+  position: sticky; top: 0; }
+@media print { .keys { position: static; } }
 .key { cursor: default; }
 .key span { color: var(--ink); }
 .key svg { display: inline-block; width: 28px; height: 10px; margin-right: .4rem; }

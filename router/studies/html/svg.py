@@ -67,7 +67,10 @@ class Row:
 PLOT = Frame()
 SMALL = Frame(width=300, height=180, left=40, right=8, top=8, bottom=38)
 _ROW = 21
-_NAMES = 170
+_ROWS_WIDTH = 560
+_LETTER = 7
+"""About the width of one letter of a name."""
+_MOST_LETTERS = 44
 _NARROW = 50
 """Without room for it the vertical axis has no label; the text above says what it is."""
 
@@ -79,27 +82,31 @@ def lines(series: Sequence[Series], x: Axis, y: Axis, label: str, frame: Frame =
         label: what is seen, for those who do not see it.
     """
     parts = [*_grid(x, y, frame), *(_line(each, x, y, frame) for each in series)]
-    return _svg(parts, frame.width, frame.height, label)
+    return _svg("curves", parts, frame, label)
 
 
 def rows(made: Sequence[Row], x: Axis, label: str) -> str:
     """A row for each dot; a line where the first one stands."""
-    frame = Frame(width=560, height=_ROW * len(made) + 54, left=_NAMES, top=8)
+    longest = max((len(_shown(row.name)) for row in made), default=0)
+    frame = Frame(
+        width=_ROWS_WIDTH, height=_ROW * len(made) + 54, left=_LETTER * longest + 20, top=8, right=24
+    )
     parts = list(_vertical_grid(x, frame))
     if made:
         at = frame.x(x.place(made[0].value))
         parts.append(f'<path class="base" d="M{at:.1f} {frame.top}V{frame.height - frame.bottom}"/>')
     for index, row in enumerate(made):
         parts.append(_row(row, x, frame, frame.top + _ROW * (index + 0.5)))
-    return _svg(parts, frame.width, frame.height, label)
+    return _svg("rows", parts, frame, label)
 
 
 # --- the pieces -------------------------------------------------------------------------------------------
 
 
-def _svg(parts: Sequence[str], width: int, height: int, label: str) -> str:
+def _svg(kind: str, parts: Sequence[str], frame: Frame, label: str) -> str:
+    box = f"0 0 {frame.width} {frame.height}"
     return (
-        f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{escape(label)}" '
+        f'<svg class="{kind}" viewBox="{box}" role="img" aria-label="{escape(label)}" '
         f'xmlns="http://www.w3.org/2000/svg">{"".join(parts)}</svg>'
     )
 
@@ -151,8 +158,13 @@ def _whisker(at: float, low: float, high: float) -> str:
     )
 
 
+def _shown(name: str) -> str:
+    """As much of it as leaves room for a plot; the whole is shown when the pointer rests on it."""
+    return name if len(name) <= _MOST_LETTERS else f"{name[: _MOST_LETTERS - 1]}…"
+
+
 def _row(row: Row, x: Axis, frame: Frame, at: float) -> str:
-    parts = [_text(frame.left - 8, at + 4, row.name, "end", "name")]
+    parts = [_text(frame.left - 8, at + 4, _shown(row.name), "end", "name")]
     if row.half is not None:
         low, high = frame.x(x.place(row.value - row.half)), frame.x(x.place(row.value + row.half))
         parts.append(
