@@ -136,7 +136,7 @@ class Courses:
         life = self.lives[lease.request.id]
         record, now = life.record, self._timeline.now
         record.pool_wait += now - life.waits_since
-        if life.handover is not None and self.setbacks.is_stale(life, life.handover):
+        if life.handover is not None and self.setbacks.is_stale(life.handover):
             self.setbacks.expired(life, lease)
             return
         record.placed, record.reason = now, lease.reason

@@ -138,7 +138,7 @@ class Setbacks:
 
     # --- hand-overs ------------------------------------------------------------------------------------
 
-    def is_stale(self, life: Life, handover: Handover) -> bool:
+    def is_stale(self, handover: Handover) -> bool:
         """Whether the KV may not be there any more."""
         pair = self._courses.pair
         lease = handover.prefill
