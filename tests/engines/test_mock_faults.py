@@ -9,40 +9,10 @@ import pytest
 
 from engines.mock.app import create_app
 from engines.mock.faults import ENGINE_FAULTS, HANDOVER_FAULTS, KINDS, REQUEST_FAULTS, Fault
-from router.core.errors import ConnectFailed, UpstreamBroken, UpstreamClosed
-from router.upstream.exchange import Exchange
+from router.core.errors import UpstreamBroken, UpstreamClosed
 from router.virtual.clock import run
-from tests.engines.mock_stage import CHAT, TEXT, UNIX_ORIGIN_S, Stage, spoken, stage
-
-STREAM = {**TEXT, "max_tokens": 6, "ignore_eos": True, "stream": True}
-POISON = {**TEXT, "kv_transfer_params": {"do_remote_prefill": True}}
-
-
-async def broken_off(exchange: Exchange) -> bytes:
-    """Read until the connection breaks, and say what came before."""
-    received = b""
-    try:
-        while chunk := await exchange.read():
-            received += chunk
-    except (UpstreamClosed, UpstreamBroken):
-        return received
-    raise AssertionError(f"the answer ended cleanly after {received!r}")
-
-
-async def silent_after(exchange: Exchange, patience_s: float) -> bytes:
-    """Read until nothing comes for the patience, and say what came before."""
-    received = b""
-    try:
-        async with asyncio.timeout(patience_s):
-            while chunk := await exchange.read():
-                received += chunk
-    except TimeoutError:
-        return received
-    raise AssertionError(f"the answer ended after {received!r}")
-
-
-def idle(act: Stage) -> bool:
-    return act.process.engine.idle and act.process.in_progress == 0 and act.process.engine.kv_usage == 0.0
+from tests.engines.fault_stage import STREAM, broken_off, idle, silent_after
+from tests.engines.mock_stage import CHAT, TEXT, UNIX_ORIGIN_S, spoken, stage
 
 
 def test_reset_ends_the_connection_after_the_request_was_read() -> None:
@@ -259,161 +229,6 @@ def test_flap_fails_every_second_health_check_and_nothing_else() -> None:
     run(main())
 
 
-def test_refuse_closes_the_door_for_its_time_and_keeps_who_is_inside() -> None:
-    async def main() -> None:
-        async with stage() as act:
-            inside = await act.open("/v1/completions", {**STREAM, "max_tokens": 100})
-            await act.fault("refuse", delay_s=60)
-            act.upstream.forget(act.origin)
-            with pytest.raises(ConnectFailed):
-                await act.ask("/v1/completions", TEXT)
-            assert b"[DONE]" in await inside.read_all(max_bytes=1 << 20, until=None)
-            inside.close()
-            await asyncio.sleep(60)
-            act.upstream.forget(act.origin)
-            assert (await act.ask("/v1/completions", TEXT)).status == 200
-
-    run(main())
-
-
-def test_a_crash_resets_every_connection_and_comes_back_empty() -> None:
-    async def main() -> None:
-        async with stage(restart_delay_s=20) as act:
-            before = await act.state()
-            long = {"prompt": "word " * 100, "max_tokens": 500, "ignore_eos": True}
-            streaming = await act.open("/v1/completions", {**long, "stream": True})
-            waiting = asyncio.ensure_future(act.ask("/v1/completions", long))
-            await asyncio.sleep(0.1)
-            act.process.crash(Fault(kind="crash"))
-            assert b"[DONE]" not in await broken_off(streaming)
-            with pytest.raises((UpstreamClosed, UpstreamBroken, ConnectFailed)):
-                await waiting
-            streaming.close()
-            with pytest.raises(ConnectFailed):
-                await act.ask("/health")
-            await asyncio.sleep(20)
-            after = await act.state()
-            assert after["incarnation"] == before["incarnation"] + 1
-            assert after["started_unix_s"] > before["started_unix_s"] + 20
-            assert idle(act)
-            again = (await act.ask("/v1/completions", {**long, "max_tokens": 1})).json()
-            assert again["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
-
-    run(main())
-
-
-def test_a_crash_in_mid_stream_waits_for_its_events() -> None:
-    async def main() -> None:
-        async with stage(restart_delay_s=5) as act:
-            await act.fault("crash", after_events=2, count=1)
-            exchange = await act.open("/v1/completions", STREAM)
-            received = await broken_off(exchange)
-            assert received.count(b"data: ") == 2
-            exchange.close()
-            await asyncio.sleep(5)
-            assert (await act.ask("/v1/completions", TEXT)).status == 200
-            assert act.process.incarnation == 2
-
-    run(main())
-
-
-@pytest.mark.parametrize("poisoned", [False, True])
-def test_engine_death_says_an_error_and_done_and_then_refuses(poisoned: bool) -> None:
-    async def main() -> None:
-        async with stage(restart_delay_s=5) as act:
-            streaming = asyncio.ensure_future(act.ask("/v1/completions", {**STREAM, "max_tokens": 500}))
-            whole = asyncio.ensure_future(
-                act.ask("/v1/completions", {**TEXT, "max_tokens": 500, "ignore_eos": True})
-            )
-            await asyncio.sleep(0.1)
-            if poisoned:
-                killer = await act.ask("/v1/completions", POISON)
-                assert (killer.status, killer.json()["error"]["type"]) == (500, "InternalServerError")
-            else:
-                await act.fault("engine_death")
-            stream = await streaming
-            assert stream.status == 200
-            assert stream.events()[-2].startswith(
-                b'data: {"error": {"message": "EngineCore encountered an issue.'
-            )
-            assert stream.events()[-1] == b"data: [DONE]"
-            body = await whole
-            assert (body.status, body.json()["error"]["code"]) == (500, 500)
-            act.upstream.forget(act.origin)
-            with pytest.raises(ConnectFailed):
-                await act.ask("/health")
-            await asyncio.sleep(5)
-            assert (await act.ask("/health")).status == 200
-            assert act.process.incarnation == 2
-
-    run(main())
-
-
-@pytest.mark.parametrize(
-    "handle",
-    [
-        None,
-        {"do_remote_decode": True},
-        {"do_remote_prefill": False},
-        {"do_remote_prefill": True, "remote_engine_id": "p", "remote_block_ids": [[1]]},
-    ],
-)
-def test_other_hand_overs_do_not_kill(handle: object) -> None:
-    async def main() -> None:
-        async with stage() as act:
-            reply = await act.ask("/v1/completions", {**TEXT, "kv_transfer_params": handle})
-            assert reply.status == 200
-            assert act.process.up
-
-    run(main())
-
-
-def test_sigterm_abort_ends_streams_with_abort_and_done() -> None:
-    async def main() -> None:
-        async with stage() as act:
-            streaming = asyncio.ensure_future(act.ask("/v1/completions", {**STREAM, "max_tokens": 500}))
-            await asyncio.sleep(0.1)
-            await act.fault("sigterm_abort", delay_s=30)
-            reply = await streaming
-            assert reply.data()[-1]["choices"][0]["finish_reason"] == "abort"
-            assert reply.events()[-1] == b"data: [DONE]"
-            act.upstream.forget(act.origin)
-            with pytest.raises(ConnectFailed):
-                await act.ask("/health")
-            await asyncio.sleep(30)
-            assert (await act.ask("/health")).status == 200
-            assert act.process.incarnation == 2
-
-    run(main())
-
-
-def test_sigterm_silence_leaves_streams_without_a_byte_and_without_an_end() -> None:
-    async def main() -> None:
-        async with stage(sse_keep_alive_interval_s=1.0) as act:
-            exchange = await act.open("/v1/completions", {**STREAM, "max_tokens": 500})
-            await asyncio.sleep(0.1)
-            await act.fault("sigterm_silence")
-            assert b"keep-alive" not in await silent_after(exchange, 3600)
-            exchange.close()
-            await asyncio.sleep(0.01)
-            assert act.app.in_progress == 0
-
-    run(main())
-
-
-def test_a_replaced_process_closes_the_streams_that_fell_silent() -> None:
-    async def main() -> None:
-        async with stage() as act:
-            exchange = await act.open("/v1/completions", {**STREAM, "max_tokens": 500})
-            await asyncio.sleep(0.1)
-            await act.fault("sigterm_silence", delay_s=60)
-            assert b"[DONE]" not in await broken_off(exchange)
-            exchange.close()
-            assert act.process.incarnation == 2
-
-    run(main())
-
-
 def test_a_fault_hits_its_path_as_often_as_it_says() -> None:
     async def main() -> None:
         async with stage() as act:
@@ -479,15 +294,6 @@ def test_the_state_shows_what_was_received() -> None:
             assert all(one["path"] != "/metrics" for one in state["requests"])
             await act.ask("/mock/state", method="DELETE")
             assert (await act.state())["requests"] == []
-
-    run(main())
-
-
-def test_refuse_without_a_listener_is_itself_refused() -> None:
-    async def main() -> None:
-        async with stage() as act:
-            act.process.listener = None
-            assert (await act.ask("/mock/faults", {"kind": "refuse"})).status == 400
 
     run(main())
 

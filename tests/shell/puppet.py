@@ -336,3 +336,16 @@ class _Talker(asyncio.Protocol):
         task = asyncio.get_running_loop().create_task(self._puppet.dispatch(ask), name=f"puppet {path}")
         self._puppet.tasks.add(task)
         task.add_done_callback(self._puppet.tasks.discard)
+
+
+async def half_a_body(ask: Ask) -> None:
+    ask.send(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 500\r\n\r\n{")
+    ask.close()
+
+
+async def flood(ask: Ask) -> None:
+    """Sends words as fast as they are taken, until the other side leaves."""
+    ask.begin()
+    while not ask.left.is_set():
+        ask.event(word() * 100)
+        await asyncio.sleep(0 if ask.transport.get_write_buffer_size() == 0 else 1)

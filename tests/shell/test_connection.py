@@ -10,7 +10,7 @@ import pytest
 
 from router.virtual.transport import LinkSettings
 from tests.shell.live import ASK, QUIET, STREAM, Live, play
-from tests.shell.puppet import TALK, WHOLE, Ask, hang, word
+from tests.shell.puppet import TALK, WHOLE, Ask, flood, hang, word
 from tests.shell.visitors import RawClient
 
 HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nhost: r\r\n"
@@ -99,12 +99,6 @@ def test_a_body_that_stops_coming_is_cut_after_sixty_seconds() -> None:
 
 
 def test_a_reader_that_takes_nothing_is_cut_after_sixty_seconds() -> None:
-    async def flood(ask: Ask) -> None:
-        ask.begin()
-        while not ask.left.is_set():
-            ask.event(word() * 100)
-            await asyncio.sleep(0 if ask.transport.get_write_buffer_size() == 0 else 1)
-
     async def scene(act: Live) -> None:
         client = await act.open_raw(STREAM)
         client.transport.pause_reading()

@@ -3,105 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
 
 import pytest
 
-from engines.mock.kv_events_config import KvEventsConfig
-from engines.mock.settings import MockSettings
-from engines.model.text import render_chat
-from router.core.prompt_key import Partition
-from router.core.request import Api
-from router.core.trust import Trust
-from router.kv_events.knowledge import Known
 from router.policies import build
-from router.upstream.client import WireRequest
-from tests.shell.live import ADMIN, Live, Scene, play
-from tests.tokenizer.prompts import directory
+from tests.shell.following import (
+    IDS,
+    chat,
+    complete,
+    follow,
+    followed,
+    held,
+    known,
+    operate,
+    placed,
+    reason,
+    trust,
+)
+from tests.shell.live import ADMIN, Live, play
 
-MOCK = "qwen2.5-3b"
-REPLAYS = KvEventsConfig(endpoint="tcp://*:5557", replay_endpoint="tcp://*:5657")
-LIVE_ONLY = KvEventsConfig(endpoint="tcp://*:5557")
-TEXT = "The same long beginning of everything that anybody ever asks here. " * 8
-IDS = list(range(1_000, 1_128))
-
-
-def mock(events: KvEventsConfig | None = REPLAYS, **more: Any) -> MockSettings:
-    return MockSettings(kv_events=events, time_scale=0.01, **more)
-
-
-def follow(scene: Scene, *names: str, events: KvEventsConfig | None = REPLAYS, **options: Any) -> None:
-    """Runs a scene with engines that publish, behind a pool that keeps prefixes."""
-    settings = options.pop("mock", {})
-    pool = {"policy": "cache_aware", **options.pop("pool", {})}
-    workers = {name: mock(events, **settings) for name in names or ("a",)}
-    play(scene, workers, pool=pool, **options)
-
-
-async def chat(act: Live, text: str = TEXT) -> str:
-    """Who answered."""
-    body = {"model": MOCK, "messages": [{"role": "user", "content": text}], "max_tokens": 4}
-    return await _answered(act, "/v1/chat/completions", body)
-
-
-async def complete(act: Live, ids: list[int], tokens: int = 4) -> str:
-    return await _answered(act, "/v1/completions", {"model": MOCK, "prompt": ids, "max_tokens": tokens})
-
-
-async def _answered(act: Live, path: str, body: dict[str, Any]) -> str:
-    before = {name: engine.front.seen_by_path.get(path, 0) for name, engine in act.mocks.items()}
-    reply = await act.ask(path, body)
-    assert reply.status == 200, reply.body
-    [name] = [n for n, engine in act.mocks.items() if engine.front.seen_by_path.get(path, 0) > before[n]]
-    return name
-
-
-async def operate(act: Live, name: str, path: str, body: dict[str, Any] | None = None) -> None:
-    """Asks an engine behind the router's back."""
-    data = b"" if body is None else json.dumps(body).encode()
-    request = WireRequest(b"POST", path.encode(), ((b"content-type", b"application/json"),), data)
-    answer = await act.client.fetch(act.mocks[name].origin, request, total_s=5, max_bytes=100_000)
-    assert answer.status == 200
-
-
-def known(act: Live, name: str = "a") -> Known | None:
-    return act.router.events.known(name)
-
-
-async def followed(act: Live, *names: str) -> None:
-    for name in names or ("a",):
-        await act.until(lambda name=name: known(act, name) is Known.WHOLLY, 5)  # type: ignore[misc]
-
-
-def held(act: Live, ids: list[int], name: str = "a") -> int:
-    """Tokens of a prompt of ids that the router believes a worker to hold."""
-    index = act.pool.chooser.prefixes.index
-    return int(index.match(Partition(MOCK, "", ""), tuple(ids), len(ids)).on(name))
-
-
-async def placed(act: Live, ids: list[int] = IDS, name: str = "a") -> None:
-    """Until events say that a worker holds a prompt. The first of ids changes what is made of events."""
-    index = act.pool.chooser.prefixes.index
-    await act.until(lambda: index.trust(name, text=False) is Trust.EXACT and held(act, ids, name) > 0, 5)
-
-
-async def trust(act: Live, name: str = "a") -> float | None:
-    return await act.metric("pointsman_worker_prefix_trust", worker=name)
-
-
-async def reason(act: Live, name: str = "a") -> str | None:
-    text = (await act.ask("/metrics", origin=ADMIN)).body.decode()
-    for line in text.splitlines():
-        if line.startswith("pointsman_worker_prefix_inexact{") and f'worker="{name}"' in line:
-            return line.partition('reason="')[2].partition('"')[0]
-    return None
-
-
-# --- who is followed --------------------------------------------------------------------------------------
+# --- who is followed -------------------------------------------------------------------------------------
 
 
 def test_workers_of_a_pool_that_keeps_prefixes_are_followed_where_they_say() -> None:
@@ -245,7 +167,7 @@ def test_without_pyzmq_one_warning_says_what_to_install(caplog: pytest.LogCaptur
     ]
 
 
-# --- what is known ----------------------------------------------------------------------------------------
+# --- what is known ---------------------------------------------------------------------------------------
 
 
 def test_text_is_confirmed_and_evicted_by_events_and_stays_approximate() -> None:
@@ -303,157 +225,3 @@ def test_a_new_incarnation_holds_nothing_and_is_followed_from_its_beginning() ->
         assert await trust(act) == 2
 
     follow(scene)
-
-
-# --- what is lost -----------------------------------------------------------------------------------------
-
-
-def test_lost_events_are_replayed_and_trust_returns() -> None:
-    async def scene(act: Live) -> None:
-        await followed(act)
-        await complete(act, IDS)
-        await placed(act)
-        other = list(range(5_000, 5_128))
-        act.mocks["a"].process.kv_events.drop(1)  # type: ignore[union-attr]
-        await complete(act, other)
-        assert held(act, other) == 127  # as it was dispatched
-        await complete(act, list(range(7_000, 7_128)))
-        await act.turns()
-        assert await act.metric("pointsman_worker_kv_events_gaps_total", worker="a") == 1
-        assert await act.metric("pointsman_worker_kv_events_filled_total", worker="a") == 1
-        assert (await trust(act), held(act, other)) == (2, 127)
-
-    follow(scene)
-
-
-def test_without_a_replay_trust_falls_and_climbs_back_by_the_reported_tokens() -> None:
-    async def ask_for_old_ones(act: Live) -> None:
-        for _ in range(4):
-            for start in range(20_000, 21_024, 128):
-                await complete(act, list(range(start, start + 128)))
-
-    async def scene(act: Live) -> None:
-        await complete(act, IDS)
-        await asyncio.sleep(2)
-        assert (await trust(act), await reason(act)) == (1, "joined_late")
-        await ask_for_old_ones(act)
-        assert (await trust(act), await reason(act)) == (2, None)
-        act.mocks["a"].process.kv_events.drop(1)  # type: ignore[union-attr]
-        await complete(act, list(range(5_000, 5_128)))
-        await complete(act, list(range(6_000, 6_128)))
-        await act.turns()
-        assert (await trust(act), await reason(act)) == (1, "joined_late")
-        await operate(act, "a", "/reset_prefix_cache")
-        await ask_for_old_ones(act)
-        assert (await trust(act), await reason(act)) == (2, None)
-        assert (await act.metric("pointsman_worker_prefix_error_ratio", worker="a", by="events") or 0) < 0.05
-
-    follow(scene, events=LIVE_ONLY)
-
-
-def test_events_that_cease_cost_trust_until_they_come_again() -> None:
-    async def scene(act: Live) -> None:
-        await followed(act)
-        await complete(act, IDS)
-        await placed(act)
-        act.mocks["a"].process.kv_events.close()  # type: ignore[union-attr]
-        await act.turns()
-        assert (await trust(act), await reason(act)) == (1, "silent")
-        assert await act.metric("pointsman_worker_kv_events_up", worker="a") == 0
-        act.mocks["a"].process.kv_events.reopen()  # type: ignore[union-attr]
-        await act.turns()
-        assert (await trust(act), await reason(act)) == (2, None)
-
-    follow(scene)
-
-
-def test_the_size_of_the_index_shows() -> None:
-    async def scene(act: Live) -> None:
-        await followed(act)
-        await chat(act)
-        await complete(act, IDS)
-        await placed(act)
-        used = await act.metric("pointsman_prefix_index_bytes", pool="default")
-        assert used == act.pool.chooser.prefixes.index.used_bytes > 0
-        assert await act.metric("pointsman_prefix_index_capacity_bytes", pool="default") == 2**20
-        assert await act.metric("pointsman_prefix_index_entries", pool="default", kind="text") == 1
-        assert await act.metric("pointsman_prefix_index_entries", pool="default", kind="events") == 8 + 8
-        assert await act.metric("pointsman_prefix_index_evictions_total", pool="default") is not None
-
-    follow(scene, prefix_index={"max_bytes": "1 MiB"})
-
-
-# --- text through a local tokenizer -----------------------------------------------------------------------
-
-
-class EnginesOwn:
-    """The tokenizer of the mock engine, as far as a chat is concerned."""
-
-    def __init__(self, *_: object) -> None:
-        pass
-
-    def ids(self, api: Api, fields: Mapping[str, bytes]) -> tuple[int, ...]:
-        assert api is Api.CHAT
-        return tuple(render_chat(json.loads(bytes(fields["messages"]))))
-
-
-def test_with_the_engines_tokenizer_text_is_known_exactly(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def scene(act: Live) -> None:
-        await followed(act, "a", "b")
-        first = await chat(act)
-        assert (await trust(act, first), await reason(act, first)) == (2, None)
-        for _ in range(5):
-            assert await chat(act) == first
-        error = await act.metric("pointsman_worker_prefix_error_ratio", worker=first, by="events")
-        assert error == pytest.approx(0, abs=0.01)
-        await operate(act, first, "/reset_prefix_cache")
-        await operate(act, first, "/v1/completions", {"model": MOCK, "prompt": [1], "max_tokens": 1})
-        await asyncio.sleep(1)
-        assert act.pool.chooser.prefixes.index.store.event_blocks.rows == 0
-        assert await act.metric("pointsman_tokenized_prompts_total", outcome="tokenized") == 6
-        assert await act.metric("pointsman_tokenize_seconds_count", pool="default") == 6
-
-    monkeypatch.setattr("router.tokenizer.build.Tokenizer", EnginesOwn)
-    follow(scene, "a", "b", pool={"tokenizer": str(directory(tmp_path))})
-
-
-def test_a_tokenizer_that_is_not_the_engines_shows_and_costs_trust(tmp_path: Path) -> None:
-    async def scene(act: Live) -> None:
-        await followed(act)
-        for _ in range(40):
-            await chat(act)
-        assert (await trust(act), await reason(act)) == (1, "disagrees")
-        error = await act.metric("pointsman_worker_prefix_error_ratio", worker="a", by="events")
-        assert (error or 0) > 0.5
-
-    follow(scene, pool={"tokenizer": str(directory(tmp_path))})
-
-
-def test_of_a_pair_the_prefill_workers_are_followed_and_chosen_by_what_they_hold(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def scene(act: Live) -> None:
-        await followed(act, "p", "q")
-        for _ in range(4):
-            body = {"model": MOCK, "messages": [{"role": "user", "content": TEXT}], "max_tokens": 4}
-            assert (await act.ask("/v1/chat/completions", body)).status == 200
-        asked = [act.mocks[name].front.seen_by_path.get("/v1/chat/completions", 0) for name in "pqd"]
-        assert sorted(asked[:2]) == [0, 4]
-        assert asked[2] == 4
-        holder = "p" if asked[0] else "q"
-        assert (await trust(act, holder), await trust(act, "d")) == (2, None)
-        assert await act.metric("pointsman_tokenized_prompts_total", pool="prefill") == 4
-
-    def pool(role: str, *names: str, **more: Any) -> dict[str, Any]:
-        workers = [{"url": f"http://{name}:8000", "name": name} for name in names]
-        return {"role": role, "model": MOCK, "workers": workers, **more}
-
-    monkeypatch.setattr("router.tokenizer.build.Tokenizer", EnginesOwn)
-    pools = {
-        "prefill": pool("prefill", "p", "q", policy="cache_aware", tokenizer=str(directory(tmp_path))),
-        "decode": pool("decode", "d", connector="nixl", pd_split_min_tokens=0),
-    }
-    workers = {"p": mock(role="prefill"), "q": mock(role="prefill"), "d": mock(role="decode")}
-    play(scene, workers, pools=pools)

@@ -11,7 +11,7 @@ from router import __version__
 from router.core.errors import ConnectFailed
 from router.lifecycle import bracketed
 from tests.shell.live import ADMIN, ASK, CHAT, DATA, STREAM, Live, play
-from tests.shell.puppet import DONE, ROLE, STOP, TALK, WHOLE, Ask, hang, streaming, talk, word
+from tests.shell.puppet import DONE, ROLE, STOP, TALK, WHOLE, Ask, flood, hang, streaming, talk, word
 
 
 class Signals:
@@ -229,12 +229,6 @@ def test_an_idle_router_ends_right_after_the_wait() -> None:
 
 
 def test_a_client_that_takes_nothing_cannot_hold_the_end_up() -> None:
-    async def flood(ask: Ask) -> None:
-        ask.begin()
-        while not ask.left.is_set():
-            ask.event(word() * 100)
-            await asyncio.sleep(0 if ask.transport.get_write_buffer_size() == 0 else 1)
-
     async def scene(act: Live) -> None:
         client = await act.open_raw(STREAM)
         client.transport.pause_reading()

@@ -18,6 +18,7 @@ from tests.shell.puppet import (
     close,
     failure,
     failure_event,
+    half_a_body,
     hang,
     in_turn,
     reset,
@@ -33,11 +34,6 @@ async def garbage(ask: Ask) -> None:
 
 async def head_then_close(ask: Ask) -> None:
     ask.begin()
-    ask.close()
-
-
-async def half_a_body(ask: Ask) -> None:
-    ask.send(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 500\r\n\r\n{")
     ask.close()
 
 

@@ -30,6 +30,7 @@ from tests.shell.puppet import (
     close,
     failure,
     failure_event,
+    half_a_body,
     in_turn,
     reset,
     streaming,
@@ -39,11 +40,6 @@ from tests.shell.puppet import (
 async def head_then_reset(ask: Ask) -> None:
     ask.begin()
     ask.reset()
-
-
-async def half_a_body(ask: Ask) -> None:
-    ask.send(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 500\r\n\r\n{")
-    ask.close()
 
 
 FAULTS: dict[str, Serve] = {

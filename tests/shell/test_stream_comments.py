@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 import pytest
 
@@ -16,19 +15,7 @@ from tests.shell.puppet import (
     failure_event,
     streaming,
 )
-from tests.shell.visitors import Reply
-
-
-def assert_told(reply: Reply, code: str | None = None) -> Any:
-    """The client can tell: an error event at the end, no [DONE], no proper end of the body."""
-    assert reply.status == 200
-    assert reply.broken is not None
-    assert b"[DONE]" not in reply.body
-    error = reply.last_event()["error"]
-    assert error["message"]
-    if code is not None:
-        assert error["code"] == code
-    return error
+from tests.shell.visitors import assert_told
 
 
 def test_comments_before_the_first_event_are_held_until_it_comes() -> None:

@@ -28,22 +28,10 @@ from tests.shell.puppet import (
     talk,
     word,
 )
-from tests.shell.visitors import Reply
+from tests.shell.visitors import assert_told
 
 BEGUN = (ROLE, word(), word(1))
 SLOWLY = {"polling": {"interval_s": 3000.0, "models_interval_s": 3000.0}, "health": {"interval_s": 3000.0}}
-
-
-def assert_told(reply: Reply, code: str | None = None) -> Any:
-    """The client can tell: an error event at the end, no [DONE], no proper end of the body."""
-    assert reply.status == 200
-    assert reply.broken is not None
-    assert b"[DONE]" not in reply.body
-    error = reply.last_event()["error"]
-    assert error["message"]
-    if code is not None:
-        assert error["code"] == code
-    return error
 
 
 CUTS: dict[str, Serve] = {

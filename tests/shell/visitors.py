@@ -114,3 +114,15 @@ class RawClient(asyncio.Protocol):
             self._news.clear()
             await self._news.wait()
         return self.received
+
+
+def assert_told(reply: Reply, code: str | None = None) -> Any:
+    """The client can tell: an error event at the end, no [DONE], no proper end of the body."""
+    assert reply.status == 200
+    assert reply.broken is not None
+    assert b"[DONE]" not in reply.body
+    error = reply.last_event()["error"]
+    assert error["message"]
+    if code is not None:
+        assert error["code"] == code
+    return error

@@ -5,76 +5,16 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
-import ssl
-import subprocess
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from contextlib import asynccontextmanager
-from pathlib import Path
-from typing import Any
 
 import pytest
-import uvloop
 
 from router.core.errors import ConnectFailed, Overloaded, UpstreamBroken
-from router.upstream.client import Upstream, WireRequest
+from router.upstream.client import WireRequest
 from router.upstream.connect import TcpConnect, TcpSettings
 from router.upstream.origin import Origin
-from router.upstream.settings import UpstreamSettings
+from tests.upstream.loopback import GET, Run, get, hello, served, upstream
 from tests.upstream.stage import HELLO
-
-GET = WireRequest(b"GET", b"/")
-Run = Callable[[Coroutine[Any, Any, None]], None]
-Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
-
-
-@pytest.fixture(params=["asyncio", "uvloop"])
-def run(request: pytest.FixtureRequest) -> Run:
-    factory = uvloop.new_event_loop if request.param == "uvloop" else asyncio.new_event_loop
-
-    def run(main: Coroutine[Any, Any, None]) -> None:
-        with asyncio.Runner(loop_factory=factory) as runner:
-            runner.run(main)
-
-    return run
-
-
-@asynccontextmanager
-async def served(talk: Talk, tls: ssl.SSLContext | None = None) -> AsyncIterator[Origin]:
-    talks: list[asyncio.Task[object]] = []
-
-    async def noted(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        talks.append(task)
-        await talk(reader, writer)
-
-    server = await asyncio.start_server(noted, "127.0.0.1", 0, ssl=tls)
-    try:
-        port = server.sockets[0].getsockname()[1]
-        yield Origin("https" if tls else "http", "127.0.0.1", port, "")
-        if talks:
-            await asyncio.wait(talks)
-    finally:
-        server.close()
-
-
-def upstream(connect: TcpConnect | None = None) -> Upstream:
-    return Upstream(connect or TcpConnect(), time.monotonic, UpstreamSettings())
-
-
-async def hello(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Answers each request until the client leaves."""
-    try:
-        while True:
-            await reader.readuntil(b"\r\n\r\n")
-            writer.write(HELLO)
-    except asyncio.IncompleteReadError:
-        writer.close()
-
-
-async def get(up: Upstream, origin: Origin) -> bytes:
-    return (await up.fetch(origin, GET, total_s=5, max_bytes=100_000)).body
 
 
 def test_requests_share_a_socket_and_it_is_tuned(run: Run) -> None:
@@ -320,97 +260,5 @@ def test_a_second_address_is_tried_when_the_first_refuses(run: Run, monkeypatch:
             up = upstream()
             assert await get(up, origin) == b"hello"
             await up.aclose()
-
-    run(main())
-
-
-# --- TLS ---------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A key and a certificate of our own for 127.0.0.1, in one file."""
-    place = tmp_path_factory.mktemp("tls")
-    pem = place / "worker.pem"
-    made = subprocess.run(
-        [
-            *(
-                "openssl",
-                "req",
-                "-x509",
-                "-nodes",
-                "-newkey",
-                "ec",
-                "-pkeyopt",
-                "ec_paramgen_curve:prime256v1",
-            ),
-            *("-keyout", str(place / "key"), "-out", str(place / "cert"), "-days", "2"),
-            *("-subj", "/CN=worker", "-addext", "subjectAltName=IP:127.0.0.1"),
-        ],
-        capture_output=True,
-        check=False,
-    )
-    if made.returncode:
-        pytest.skip("openssl cannot make a certificate here")
-    pem.write_text((place / "key").read_text() + (place / "cert").read_text())
-    return pem
-
-
-def server_tls(certificate: Path) -> ssl.SSLContext:
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(certificate)
-    return context
-
-
-def test_tls_works_with_the_authority_that_is_given(run: Run, certificate: Path) -> None:
-    async def main() -> None:
-        async with served(hello, server_tls(certificate)) as origin:
-            up = upstream(TcpConnect(tls=ssl.create_default_context(cafile=certificate)))
-            assert [await get(up, origin) for _ in range(3)] == [b"hello"] * 3
-            assert repr(up) == "<Upstream [0 busy | 1 idle | 1 origins]>"
-            await up.aclose()
-            assert repr(up) == "<Upstream [0 busy | 0 idle | 0 origins]>"
-
-    run(main())
-
-
-def test_a_certificate_of_nobody_we_trust_is_refused(run: Run, certificate: Path) -> None:
-    async def main() -> None:
-        asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)  # the server's side
-        async with served(hello, server_tls(certificate)) as origin:
-            with pytest.raises(ConnectFailed, match="not trusted") as caught:
-                await get(upstream(), origin)
-            assert not caught.value.sent
-            assert "127.0.0.1" not in str(caught.value)
-
-    run(main())
-
-
-def test_a_worker_that_speaks_no_tls_is_explained(run: Run) -> None:
-    async def main() -> None:
-        async def plain(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            await reader.read(1)
-            writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
-            writer.close()
-
-        async with served(plain) as origin:
-            with pytest.raises(ConnectFailed, match="TLS handshake"):
-                await get(upstream(), Origin("https", "127.0.0.1", origin.port, ""))
-
-    run(main())
-
-
-def test_a_worker_that_never_finishes_the_handshake_is_given_up(
-    run: Run,
-) -> None:
-    async def main() -> None:
-        async def mute(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            await reader.read()
-            writer.close()
-
-        async with served(mute) as origin:
-            up = upstream(TcpConnect(TcpSettings(tls_s=0.05)))
-            with pytest.raises(ConnectFailed, match=r"TLS handshake within 0\.05 s"):
-                await get(up, Origin("https", "127.0.0.1", origin.port, ""))
 
     run(main())
