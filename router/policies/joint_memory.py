@@ -20,7 +20,7 @@ from router.policies.queued_hits import QueuedHits
 _MAX_PORTIONS = 4_096
 _RATE_MEMORY_S = 10.0  # over which arrivals are averaged
 _CROWD_MEMORY_S = 1.0  # over which the load is averaged
-_LEAST_AGE_S = 1.0  # arrivals in one burst are taken to be spread over so long
+_LEAST_AGE_S = 3.0  # arrivals in one burst, parallel samples say, are taken to be spread over so long
 _LENGTH_MEMORY = 20  # answers that a mean remembers
 _ENOUGH_LENGTHS = 4  # answers of a key portion before its own mean is believed
 _UNKNOWN_TOKENS = 200.0  # output of a request that is like none before
