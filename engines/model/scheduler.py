@@ -47,6 +47,8 @@ class Scheduler:
         self.running: list[Sequence] = []
         self.waiting = self._order_of_waiting()
         self._looked_at = 0
+        self._asked: tuple[Sequence, int, int] | None = None
+        self._found: list[int] = []
         self.fetching: dict[str, Sequence] = {}
         self.fetched = ArrivalQueue()
         self.orphans: dict[str, list[int]] = {}
@@ -235,6 +237,7 @@ class Scheduler:
     def _adopt(self, sequence: Sequence, hits: list[int]) -> None:
         """Hold the cached blocks of a sequence; whatever is wrong with them is wrong with its answer."""
         self.kv.take(hits)
+        self._asked = None
         sequence.hold(hits, stored=len(hits))
         if self.kv.is_spoiled(hits):
             sequence.garble()
@@ -249,11 +252,16 @@ class Scheduler:
         self._advance(plan.scheduled[-1:], plan.load)
 
     def _cached_prefix(self, sequence: Sequence) -> list[int]:
+        """Blocks of it that are cached. The head of the queue is asked about in every step that it waits, so
+        the last answer is kept as long as it holds."""
         if not self._config.enable_prefix_caching or sequence.job.skip_cache:
             return []
         # At least one token is computed anew: there is nothing to sample from otherwise.
-        limit = (sequence.length - 1) // self._config.block_size
-        return self.kv.find(sequence.chain.hash_full_blocks(), limit)
+        asked = (sequence, self.kv.changes, sequence.length)
+        if self._asked != asked:
+            limit = (sequence.length - 1) // self._config.block_size
+            self._asked, self._found = asked, self.kv.find(sequence.chain.hash_full_blocks(), limit)
+        return self._found
 
     def _count_look_up(self, sequence: Sequence, cached: int, external: int) -> None:
         """At the first admission; later ones, after a preemption, are not counted."""
