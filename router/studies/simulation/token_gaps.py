@@ -7,9 +7,9 @@ entry, so that a run costs no more for being asked.
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 
 from router.studies.traces.trace import Distribution
 
@@ -23,6 +23,12 @@ def _bucket(seconds: float) -> int:
 
 def _middle_s(bucket: int) -> float:
     return math.exp((bucket + 0.5) / _PER_E)
+
+
+def _end_of(bucket: int, ends: Sequence[float], place: int) -> int:
+    """The first step behind `place`, which is of the bucket, that is not."""
+    steps = range(place, len(ends))
+    return place + bisect_right(steps, bucket, key=lambda step: _bucket(ends[step] - ends[step - 1]))
 
 
 @dataclass(slots=True)
@@ -56,8 +62,8 @@ class TokenGaps:
     def add_steps(self, began: float, ends: Sequence[float], sequences: int) -> None:
         """Decode steps of the same sequences, each of which gave every one of them a token.
 
-        Each lasts as long as the one before or a little longer, for contexts grow: when the first and the
-        last fall into one bucket, all do.
+        But for the first, before which others may have come, each lasts as long as the one before or a little
+        longer, for contexts grow: the steps of one bucket are neighbours.
         """
         if not sequences:
             return
@@ -65,16 +71,16 @@ class TokenGaps:
         steps = len(ends)
         if steps == 1:
             return
-        shortest, longest = ends[1] - ends[0], ends[-1] - ends[-2]
-        low = _bucket(shortest)
-        if low == _bucket(longest):
-            self.count += sequences * (steps - 1)
-            self.total_s += sequences * (ends[-1] - ends[0])
-            self.longest_s = max(self.longest_s, longest)
-            self.counts[low] = self.counts.get(low, 0) + sequences * (steps - 1)
-            return
-        for before, end in pairwise(ends):
-            self.add(end - before, sequences)
+        longest = ends[-1] - ends[-2]
+        self.count += sequences * (steps - 1)
+        self.total_s += sequences * (ends[-1] - ends[0])
+        self.longest_s = max(self.longest_s, longest)
+        place, last = 1, _bucket(longest)
+        while place < steps:
+            bucket = _bucket(ends[place] - ends[place - 1])
+            further = steps if bucket == last else _end_of(bucket, ends, place)
+            self.counts[bucket] = self.counts.get(bucket, 0) + sequences * (further - place)
+            place = further
 
     def quantiles(self, shares: Iterable[float]) -> list[float]:
         """Gaps below which these shares of all lie, in ascending order of the shares; the middle of their
