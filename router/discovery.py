@@ -91,25 +91,30 @@ class Discovery:
     async def follow_name(
         self, pool: str, template: WorkerSettings, resolve: Resolve, *, period_s: float
     ) -> None:
-        """Resolves the host of `template` for ever; each address becomes a worker of its own."""
-        source = f"dns {template.url}"
+        """Resolves the host of `template` for ever; each address becomes a worker of its own. Trouble is said
+        when it begins or changes, not at each look."""
+        source, trouble = f"dns {template.url}", ""
         parts = urlsplit(template.origin_url)
         port = parts.port or {"http": 80, "https": 443}[parts.scheme]
         while True:
+            before, trouble = trouble, ""
             try:
                 addresses = await resolve(parts.hostname or "", port)
             except OSError as error:
-                log.warning("%s does not resolve (%s); its workers stay", template.origin_url, error)
-            else:
-                workers = []
-                for address in sorted(set(addresses)):
-                    host = f"[{address}]" if ":" in address else address
-                    origin = urlunsplit((parts.scheme, f"{host}:{port}", parts.path, "", ""))
-                    url = with_rank(origin, template.rank)
-                    name = f"{template.name}/{host}"
-                    workers.append(template.model_copy(update={"url": url, "name": name}))
-                if workers:
-                    self.reconcile(pool, source, workers)
+                addresses, trouble = [], f"does not resolve ({error})"
+            workers = []
+            for address in sorted(set(addresses)):
+                host = f"[{address}]" if ":" in address else address
+                origin = urlunsplit((parts.scheme, f"{host}:{port}", parts.path, "", ""))
+                url = with_rank(origin, template.rank)
+                name = f"{template.name}/{host}"
+                workers.append(template.model_copy(update={"url": url, "name": name}))
+            if workers:
+                self.reconcile(pool, source, workers)
+            elif not trouble:
+                trouble = "resolves to no address"
+            if trouble and trouble != before:
+                log.warning("%s %s; its workers stay as they were", template.origin_url, trouble)
             await asyncio.sleep(period_s)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -244,7 +245,9 @@ def test_each_address_of_a_name_is_a_worker() -> None:
 
 
 @pytest.mark.parametrize("how", ["fails", "empty"])
-def test_a_resolver_that_is_down_does_not_empty_the_fleet(how: str) -> None:
+def test_a_resolver_that_is_down_does_not_empty_the_fleet_and_is_said_once(
+    how: str, caplog: pytest.LogCaptureFixture
+) -> None:
     async def scene(act: Live) -> None:
         with_puppets(act, "10.0.0.1")
         resolve = Names("10.0.0.1")
@@ -257,8 +260,12 @@ def test_a_resolver_that_is_down_does_not_empty_the_fleet(how: str) -> None:
         await asyncio.sleep(60)
         assert names(act) == {"engines/10.0.0.1"}
         assert len(resolve.asked) >= 6
+        said = [message for message in caplog.messages if "its workers stay as they were" in message]
+        assert len(said) == 1
+        assert {"fails": "does not resolve", "empty": "resolves to no address"}[how] in said[0]
 
-    play(scene, {}, ready=False)
+    with caplog.at_level(logging.WARNING):
+        play(scene, {}, ready=False)
 
 
 def test_a_worker_of_which_something_else_changes_is_another_one(tmp_path: Path) -> None:
