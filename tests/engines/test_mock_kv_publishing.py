@@ -341,7 +341,10 @@ def test_vllms_json_says_the_same() -> None:
         (("--kv-events-endpoint", "ipc:///run/x", "--count", "2"), "a file serves one publisher"),
         (("--kv-events-endpoint", "ipc:///run/x", "--dp-size", "2"), "a file serves one publisher"),
         (
-            ("--kv-events-endpoint", "tcp://*:1", "--kv-events-replay-endpoint", "tcp://*:2", "--dp-size", "2"),
+            (
+                *("--kv-events-endpoint", "tcp://*:1", "--kv-events-replay-endpoint", "tcp://*:2"),
+                *("--dp-size", "2"),
+            ),
             "put the two further apart",
         ),
         (("--kv-events-endpoint", "tcp://*:65535", "--count", "2"), "end above 65535"),
