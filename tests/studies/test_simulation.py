@@ -1,10 +1,17 @@
 """A run ends with every call accounted for, an idle fleet, and the same result for the same seed."""
 
+from collections.abc import Sequence
+
 import pytest
 
 from engines.model.parts import Part
 from router.core.binding import Mode
+from router.core.errors import InternalError
+from router.core.policy import Choice
+from router.core.request import Request
+from router.core.worker import WorkerView
 from router.policies import POLICIES, Shape
+from router.policies.round_robin import RoundRobin
 from router.studies.simulation.call import Call, Texts, answer_key
 from router.studies.simulation.fleet import Delays, Trouble
 from router.studies.simulation.run import RunResult, Simulation
@@ -49,6 +56,15 @@ def test_equal_seeds_give_equal_runs_to_the_last_bit() -> None:
     third = run(fleet(policy="power_of_two"), calls(80), seed=4)
     assert one == other
     assert [record.worker for record in one.calls] != [record.worker for record in third.calls]
+
+
+def test_a_bug_of_a_policy_ends_the_run_and_is_no_outcome_of_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nobody(self: RoundRobin, request: Request, workers: Sequence[WorkerView], now: float) -> Choice:
+        return Choice(request.id, "nobody", cost=0.0, reason="wrong")
+
+    monkeypatch.setattr(RoundRobin, "pick", nobody)
+    with pytest.raises(InternalError):
+        run(fleet(policy="round_robin"), calls(3))
 
 
 def test_an_idle_engine_answers_in_the_time_of_its_own_steps() -> None:

@@ -13,7 +13,7 @@ from msgspec import structs
 
 from engines.model.engine import EngineBusy, EngineRejects
 from router.core.answer import Usage
-from router.core.errors import RouterError
+from router.core.errors import InternalError, RouterError
 from router.core.handover import Handover
 from router.core.lease import Lease, Outcome
 from router.core.request import Request
@@ -154,7 +154,12 @@ class Courses:
         return Leg(life, lease, self.hall.rank(lease.worker), prefill=lease.prefill_only)
 
     def refused(self, request_id: str, error: RouterError) -> None:
-        """It waited in vain: whoever failed before learns of that, and not that there was no room."""
+        """It waited in vain: whoever failed before learns of that, and not that there was no room.
+
+        Raises `error` when it is the router's own: a bug is no outcome of a call.
+        """
+        if isinstance(error, InternalError):
+            raise error
         life = self.lives[request_id]
         if life.handover is not None:
             self.setbacks.undelivered(life, life.handover, error)
