@@ -23,6 +23,9 @@ class _Kind(msgspec.Struct):
 
 _kind = msgspec.json.Decoder(_Kind)
 
+_LONGEST = 16 << 20
+"""Bytes of a line. A record of a prompt with 100,000 blocks has about 2 million."""
+
 H = TypeVar("H")
 R = TypeVar("R")
 
@@ -45,20 +48,22 @@ class LogKind(Generic[H, R]):
     def header_of(self, path: str | os.PathLike[str]) -> H:
         """The header of a file. ValueError when it is not of this kind, or of a later version."""
         with open(path, "rb") as file:
-            return self._checked(path, file.readline())
+            return self._checked(path, file.readline(_LONGEST))
 
     def records_of(self, path: str | os.PathLike[str]) -> Iterator[R]:
         """The records of a file in its order. A last line without its newline is one that is being written,
         or that a crash cut: it is left out. ValueError as `header_of`, or naming the line that is no record.
         """
         with open(path, "rb") as file:
-            self._checked(path, file.readline())
-            for number, line in enumerate(file, start=2):
+            self._checked(path, file.readline(_LONGEST))
+            for number, line in enumerate(iter(lambda: file.readline(_LONGEST + 1), b""), start=2):
+                if len(line) > _LONGEST:
+                    raise ValueError(f"line {number} of {path} is longer than {_LONGEST:,} bytes")
                 if not line.endswith(b"\n"):
                     return
                 try:
                     yield self.record.decode(line)
-                except msgspec.DecodeError as error:
+                except (msgspec.DecodeError, RecursionError) as error:
                     raise ValueError(f"line {number} of {path} is not a record: {error}") from error
 
     def _checked(self, path: str | os.PathLike[str], line: bytes) -> H:
@@ -72,5 +77,5 @@ class LogKind(Generic[H, R]):
                     f"{path} is a {name} of version {kind.version}; this program reads up to {self.version}"
                 )
             return self.header.decode(line)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, RecursionError) as error:
             raise ValueError(f"{path} is not a {name}: its first line is no header ({error})") from error

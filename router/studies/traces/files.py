@@ -16,6 +16,7 @@ from pathlib import Path
 import msgspec
 
 from router.studies.traces import azure, burstgpt, mooncake, pointsman
+from router.studies.traces.bounds import check_kind, check_times, check_tokens, text_lines
 from router.studies.traces.columns import column_names
 from router.studies.traces.trace import LineError, Skip, Trace, TraceEntry, TraceError, count_reasons
 
@@ -37,8 +38,8 @@ def _by_line(
     read: Callable[[Iterable[str]], Iterator[TraceEntry | Skip]],
 ) -> Callable[[Path], Iterator[TraceEntry | Skip]]:
     def read_file(path: Path) -> Iterator[TraceEntry | Skip]:
-        with path.open(encoding="utf-8-sig", newline="") as lines:
-            yield from read(lines)
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            yield from read(text_lines(file))
 
     return read_file
 
@@ -60,22 +61,24 @@ def read_trace(path: Path, format_name: str | None = None, limit: int | None = N
     Raises TraceError when the file cannot be read, is of no known format, breaks it, or holds no request.
     """
     try:
+        check_kind(path)
         name = format_name or _recognise(path)
         entries, skips = _take(FORMATS[name].read(path), limit)
         digest = _digest(path)
+        ordered = _from_zero(entries)
     except LineError as error:
         raise TraceError(f"{path.name}, {error}") from None
     except UnicodeDecodeError as error:
         raise TraceError(f"{path.name} is not UTF-8 text: {error}") from None
     except OSError as error:
         raise TraceError(f"cannot read the trace {path.name or path}: {error.strerror or error}") from None
-    if not entries:
+    if not ordered:
         raise TraceError(f"{path.name} holds no request that can be sent ({_reasons(skips)})")
     return Trace(
         format=name,
         name=path.name,
         digest=digest,
-        entries=_from_zero(entries),
+        entries=ordered,
         block_tokens=FORMATS[name].block_tokens(entries),
         skipped=count_reasons(skips),
     )
@@ -94,7 +97,7 @@ def recognise(first_line: str) -> str | None:
 def _recognise_json(line: str) -> str | None:
     try:
         fields = msgspec.json.decode(line, type=dict[str, object])
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return None
     if fields.keys() >= {"timestamp", "input_length", "output_length"}:
         return "mooncake"
@@ -102,8 +105,8 @@ def _recognise_json(line: str) -> str | None:
 
 
 def _recognise(path: Path) -> str:
-    with path.open(encoding="utf-8-sig", newline="") as lines:
-        first = next((line for line in lines if line.strip()), "")
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        first = next((line for line in text_lines(file) if line.strip()), "")
     found = recognise(first)
     if not first:
         raise TraceError(f"{path.name} is empty: it holds no request")
@@ -126,12 +129,16 @@ def _take(items: Iterator[TraceEntry | Skip], limit: int | None) -> tuple[list[T
         if isinstance(item, Skip):
             skips.append(item)
         else:
+            check_tokens(item)
             entries.append(item)
     return entries, skips
 
 
 def _from_zero(entries: list[TraceEntry]) -> list[TraceEntry]:
+    if not entries:
+        return []
     ordered = sorted(entries, key=lambda entry: entry.arrival_s)
+    check_times(ordered)
     start = ordered[0].arrival_s
     return [msgspec.structs.replace(entry, arrival_s=entry.arrival_s - start) for entry in ordered]
 

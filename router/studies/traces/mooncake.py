@@ -34,7 +34,7 @@ def read(lines: Iterable[str]) -> Iterator[TraceEntry | Skip]:
             continue
         try:
             line = decoder.decode(text)
-        except (msgspec.DecodeError, UnicodeEncodeError) as error:
+        except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as error:
             raise LineError(number, f"not a Mooncake record: {error}") from None
         if line.input_length == 0 or line.output_length == 0:
             yield Skip(number, "no prompt" if line.input_length == 0 else "no output")
