@@ -32,6 +32,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         for problem in error.problems:
             sys.stderr.write(f"pointsman: {problem}\n")
         return 1
+    except MemoryError:
+        sys.stderr.write(f"pointsman {command}: there is not enough memory for what was asked\n")
+        return 1
     except KeyboardInterrupt:
         return 130
     return code

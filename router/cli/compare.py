@@ -10,6 +10,7 @@ from router.cli.parser import COMMANDS
 from router.cli.study_flags import (
     UsageError,
     add_judge_flag,
+    calls,
     each_once,
     known_judge,
     known_workload,
@@ -63,7 +64,7 @@ def add_parser(subparsers: Subparsers) -> None:
     parser.add_argument(
         "--workers", metavar="A,B,…", help="several sizes of the fleet; its own rate grows with it"
     )
-    parser.add_argument("--requests", type=positive, metavar="N", help=f"calls per run (default {_CALLS:,})")
+    parser.add_argument("--requests", type=calls, metavar="N", help=f"calls per run (default {_CALLS:,})")
     parser.add_argument("--full", action="store_true", help="as many calls as were published")
     parser.add_argument("--jobs", type=positive, default=os.cpu_count() or 1, metavar="N", help="processes")
     add_judge_flag(parser)

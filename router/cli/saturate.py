@@ -11,7 +11,7 @@ import msgspec
 from rich.console import Console
 
 from router.cli.parser import COMMANDS
-from router.cli.study_flags import UsageError, known_workload, parsed_policy, positive, share
+from router.cli.study_flags import UsageError, calls, known_workload, parsed_policy, positive, share
 from router.cli.study_output import add_output_flags, check_outputs, complain, hand_out
 from router.policies import PolicyError
 from router.studies.compare import Plan, Task
@@ -43,7 +43,7 @@ def add_parser(subparsers: Subparsers) -> None:
     parser.add_argument(
         "--seeds", type=positive, default=1, metavar="N", help="runs of each rate (default 1)"
     )
-    parser.add_argument("--requests", type=positive, default=_CALLS, metavar="N", help="calls per run")
+    parser.add_argument("--requests", type=calls, default=_CALLS, metavar="N", help="calls per run")
     add_output_flags(parser)
 
 

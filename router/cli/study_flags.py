@@ -9,12 +9,15 @@ import argparse
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
 
 from router.policies import POLICIES
 from router.settings.refusals import closest
 from router.studies.simulation.fleet import FleetPlan
 from router.studies.workloads import WORKLOADS
 from router.studies.workloads.trace_file import PREFIX
+
+MOST_CALLS: Final = 10_000_000
 
 
 class UsageError(Exception):
@@ -67,6 +70,14 @@ def positive(text: str) -> int:
         number = 0
     if number < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is no whole number above 0")
+    return number
+
+
+def calls(text: str) -> int:
+    """As many calls as a scenario may ask for, for argparse."""
+    number = positive(text)
+    if number > MOST_CALLS:
+        raise argparse.ArgumentTypeError(f"{text} is more than {MOST_CALLS:,}, the most that is simulated")
     return number
 
 

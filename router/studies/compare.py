@@ -20,7 +20,7 @@ from router.studies.setups import SETUPS, Choosing
 from router.studies.simulation.call import Call
 from router.studies.simulation.run import RunResult, Simulation
 from router.studies.workloads import workload_named
-from router.studies.workloads.arrivals import all_at_once
+from router.studies.workloads.arrivals import all_at_once, check_length
 
 SATURATED = "saturated"
 _WARM_UP_SHARE = 0.1
@@ -90,8 +90,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     judge: str | None = None
 
     def tasks(self) -> list[Task]:
-        """Every run, in the order of the results."""
-        return [
+        """Every run, in the order of the results. Raises ValueError for a rate that is unknown or too low."""
+        tasks = [
             Task(
                 workload=name,
                 setup=self._setup(name),
@@ -109,6 +109,9 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
             for seed in range(1, self.seeds + 1)
             for policy, params in self.policies
         ]
+        for task in tasks:
+            check_length(task.calls, task.rate)
+        return tasks
 
     def _setup(self, workload: str) -> str:
         return self.setup or workload_named(workload).setup

@@ -124,7 +124,9 @@ def heading(line: Line) -> str:
 
 def short(workload: str) -> str:
     """Its name; of a trace, that of its file without the folders."""
-    return f"{PREFIX}{Path(workload).name}" if workload.startswith(PREFIX) else workload
+    if not workload.startswith(PREFIX):
+        return workload
+    return f"{PREFIX}{Path(workload.removeprefix(PREFIX)).name}"
 
 
 def grid_of(title: str, made: Sequence[Line]) -> Grid:

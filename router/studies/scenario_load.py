@@ -14,7 +14,15 @@ from router.studies.scenario_engines import ScenarioError
 from router.studies.simulation.call import Call
 from router.studies.traces import TraceError, read_trace
 from router.studies.workloads import WORKLOADS, Workload
-from router.studies.workloads.arrivals import Arrivals, all_at_once, bursts, gamma, poisson, recorded
+from router.studies.workloads.arrivals import (
+    Arrivals,
+    all_at_once,
+    bursts,
+    check_length,
+    gamma,
+    poisson,
+    recorded,
+)
 from router.studies.workloads.trace_file import PREFIX, trace_workload
 
 _CALLS = 2_000
@@ -71,7 +79,7 @@ class Load:
             cv=_CV if settings.arrivals_cv is None else settings.arrivals_cv,
             times_of=settings.arrivals_file,
         )
-        made.check()
+        made.check(made.rate)
         return made
 
     def calls(self, count: int, rate: float | None, seed: int) -> list[Call]:
@@ -79,8 +87,12 @@ class Load:
         arrivals = all_at_once if rate is None else self._arrivals()
         return _named(self.workload, self.model).calls(count, rate or 1.0, seed, arrivals)
 
-    def check(self) -> None:
-        """Raises ScenarioError for times that are none."""
+    def check(self, rate: float | None) -> None:
+        """Raises ScenarioError for times that are none, and for a rate at which calls hardly ever come."""
+        try:
+            check_length(self.requests, rate)
+        except ValueError as error:
+            raise ScenarioError(str(error)) from None
         try:
             self._arrivals()
         except TraceError:

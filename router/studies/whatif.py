@@ -58,10 +58,13 @@ def what_if(settings: Settings, config: str, traffic: Traffic, policies: Sequenc
 
     Raises:
         TraceError: the log cannot be used.
-        ScenarioError: the fleet cannot be simulated, or a policy does not fit it.
+        ScenarioError: the fleet cannot be simulated, a policy does not fit it, or a speed is too low.
     """
     load = Load.of(WorkloadSettings(name=f"{PREFIX}{traffic.log}", model=traffic.model))
     natural = load.rate or 1.0
+    rates = [natural * speed for speed in traffic.speeds]
+    for rate in rates:
+        load.check(rate)
     scenario = scenario_of(settings, config, load)
     chosen, left_out = list(policies), list[str]()
     if chosen:
@@ -72,7 +75,7 @@ def what_if(settings: Settings, config: str, traffic: Traffic, policies: Sequenc
     return WhatIf(
         scenario=scenario,
         policies=chosen,
-        rates=[natural * speed for speed in traffic.speeds],
+        rates=rates,
         notes=[
             *_notes(read_trace(traffic.log), traffic.model),
             *scenario.notes,

@@ -9,8 +9,20 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeAlias
 
+from router.studies.traces.bounds import LONGEST_S
+
 Arrivals: TypeAlias = Callable[[float, random.Random], Iterator[float]]
 """From calls per second and chance to an endless stream of times (s), from 0 on."""
+
+
+def check_length(calls: int, rate: float | None) -> None:
+    """Raises ValueError for calls (at `rate` a second, None: all at once) that take longer than a study runs:
+    a fleet is asked how it is every second, and idle years would never end."""
+    if rate is not None and calls > rate * LONGEST_S:
+        raise ValueError(
+            f"at {rate:.3g} calls per second {calls:,} calls do not come within {LONGEST_S / 86_400:.0f} "
+            "days, the longest that is simulated: take a higher rate or fewer calls"
+        )
 
 
 def poisson(rate: float, chance: random.Random) -> Iterator[float]:

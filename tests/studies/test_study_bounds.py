@@ -1,0 +1,104 @@
+"""Laws of studies that would never end or never fit: they are refused in one sentence, before they begin."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import router.studies.simulation.run as run_module
+from router.__main__ import main
+from router.studies.compare_table import short
+from router.studies.workloads.arrivals import check_length
+
+FLEET = """
+pools: {default: {policy: cache_aware, workers: [http://w0:9001]}}
+mock: {fleet: [{port: 9001, kv_tokens: 60000}]}
+"""
+TOO_LONG = "do not come within 366 days"
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    path = tmp_path / "own.jsonl"
+    lines = [
+        {"timestamp": 1_000 * at, "input_length": 600, "output_length": 5, "hash_ids": [1, at + 2]}
+        for at in range(4)
+    ]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("rate", [1e-300, 5e-324, 1e-7])
+def test_calls_that_take_more_than_a_year_to_come_are_refused(rate: float) -> None:
+    with pytest.raises(ValueError, match=TOO_LONG):
+        check_length(60, rate)
+
+
+def test_a_week_of_calls_and_calls_at_once_are_not_too_long() -> None:
+    check_length(7 * 86_400, 1.0)
+    check_length(10_000_000, None)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["compare", "--rate", "1e-300", "--requests", "20"],
+        ["compare", "--rates", "1e-7,5", "--requests", "20"],
+        ["compare", "--describe", "--rate", "1e-300"],
+    ],
+)
+def test_compare_refuses_a_rate_at_which_it_never_ends(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == 2
+    assert TOO_LONG in capsys.readouterr().err
+
+
+def test_a_scenario_refuses_a_rate_at_which_it_never_ends(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "scenario.yaml"
+    file.write_text(f"{FLEET}workload: {{name: agents, rate: 1.0e-9, requests: 20}}\n", encoding="utf-8")
+    assert main(["simulate", str(file)]) == 2
+    assert TOO_LONG in capsys.readouterr().err
+
+
+def test_whatif_refuses_a_speed_at_which_it_never_ends(
+    tmp_path: Path, trace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "fleet.yaml"
+    config.write_text(FLEET, encoding="utf-8")
+    words = ["whatif", "--log", str(trace), "--config", str(config), "--speeds", "1e-9,1"]
+    assert main(words) == 2
+    assert TOO_LONG in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["compare", "saturate"])
+def test_more_calls_than_a_scenario_may_ask_for_are_refused(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([command, "--requests", "1000000000000"])
+    assert ended.value.code == 2
+    assert "more than 10,000,000" in capsys.readouterr().err
+
+
+def test_a_study_without_enough_memory_ends_with_a_sentence(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(run_module.Simulation, "_arrive", full)
+    words = ["compare", "--policies", "random", "--requests", "5", "--seeds", "1", "--jobs", "1"]
+    assert main(words) == 1
+    assert capsys.readouterr().err.splitlines()[-1] == (
+        "pointsman compare: there is not enough memory for what was asked"
+    )
+
+
+@pytest.mark.parametrize("name", ["trace:own.jsonl", "trace:./own.jsonl", "trace:/logs/own.jsonl"])
+def test_a_trace_is_called_by_its_file_wherever_it_lies(name: str) -> None:
+    assert short(name) == "trace:own.jsonl"
