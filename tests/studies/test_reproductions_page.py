@@ -87,6 +87,15 @@ def test_figures_are_means_over_the_seeds_and_the_page_says_how_many() -> None:
     assert "(full, 3 seeds)" in page
 
 
+def test_the_page_says_which_studies_are_small_when_others_are_not() -> None:
+    results = {size: Kept(study="halves", size=size, measures=run(STUDY, size)) for size in Size}
+    both = render({}, {"one": results[Size.SMALL], "other": results[Size.FULL]})
+
+    assert "Of the small size here: `one`; all others are full." in both
+    assert "Of the small size" not in render({}, {"one": results[Size.SMALL]})
+    assert "Of the small size" not in render({}, {"one": results[Size.FULL]})
+
+
 def test_a_claim_that_does_not_hold_is_marked() -> None:
     assert "- it is small: 1 (at most 1.5)" in _page(Size.SMALL)
     assert "- **Missed here:** it is small: 2 (at most 1.5)" in _page(Size.FULL)

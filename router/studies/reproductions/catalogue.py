@@ -5,7 +5,15 @@ Separate from the studies so that none of them knows the others.
 
 from __future__ import annotations
 
-from router.studies.reproductions import balanceroute, calibrated, lecture_prefixes, lecture_queues, preble
+from router.studies.reproductions import (
+    balanceroute,
+    calibrated,
+    calibrated_signals,
+    lecture_prefixes,
+    lecture_queues,
+    preble,
+    preble_costs,
+)
 from router.studies.reproductions.study import Study
 
 _ALL = (
@@ -16,6 +24,7 @@ _ALL = (
     lecture_prefixes.THRESHOLD,
     lecture_prefixes.TOTAL,
     lecture_prefixes.HOT,
+    preble_costs.COSTS,
     preble.PAIRING,
     preble.ORDER,
     preble.WINDOW,
@@ -26,6 +35,8 @@ _ALL = (
     calibrated.WIDTH,
     calibrated.SCARCITY,
     calibrated.NOISE,
+    calibrated_signals.SIGNALS,
+    calibrated_signals.LOADS,
     calibrated.SAVED,
     balanceroute.MAIN,
     balanceroute.SCALE,

@@ -12,7 +12,7 @@ from itertools import groupby
 from pathlib import Path
 
 from router.studies.reproductions.store import Kept
-from router.studies.reproductions.study import Claim, Row, Study
+from router.studies.reproductions.study import Claim, Row, Size, Study
 
 PAGE = Path("docs/reproductions.md")
 
@@ -35,13 +35,22 @@ its figures are of; one seed unless said otherwise. Equal commands give equal fi
 
 def render(studies: Mapping[str, Study], kept: Mapping[str, Kept]) -> str:
     """The whole page, of the studies that have results."""
-    lines = [_INTRODUCTION]
+    lines = [_INTRODUCTION, *_sizes(kept)]
     shown = [study for study in studies.values() if study.name in kept]
     for source, group in groupby(shown, key=lambda study: study.source):
         lines += [f"## {source}", ""]
         for study in group:
             lines += _section(study, kept[study.name])
     return "\n".join(lines)
+
+
+def _sizes(kept: Mapping[str, Kept]) -> Iterator[str]:
+    """Which studies are of which size, where not all are of one."""
+    small = sorted(name for name, each in kept.items() if each.size is Size.SMALL)
+    if not small or len(small) == len(kept):
+        return
+    yield f"Of the small size here: {', '.join(f'`{name}`' for name in small)}; all others are full."
+    yield ""
 
 
 def _section(study: Study, kept: Kept) -> Iterator[str]:

@@ -65,6 +65,7 @@ class Prompts:
     Attributes:
         keys: key portions, whatever the number of calls; None: in the paper's proportion.
         exponent: of their popularity.
+        system: tokens that all of them begin with; None: as few as in the lecture.
     """
 
     family: str
@@ -72,10 +73,13 @@ class Prompts:
     rate: float
     keys: int | None = None
     exponent: float = 1.1
+    system: int | None = None
 
     def made(self, seed: int) -> list[Call]:
         family = next(each for each in FAMILIES if each.name == self.family)
         family = replace(family, exponent=self.exponent)
+        if self.system is not None:
+            family = replace(family, system=self.system)
         if self.keys is not None:
             family = replace(family, keys=self.keys, calls=self.calls)
         return _workload(family).calls(self.calls, self.rate, seed)
@@ -158,16 +162,32 @@ def _foretold(call: Call, factor: float) -> Call:
     return structs.replace(call, max_tokens=max(round(call.output_tokens * factor), 2), ignore_eos=True)
 
 
-def mix_run(
-    under: Under, mix: Mix, prefills: int = 2, decodes: int = 4, decode_factor: float = 1.0, seed: int = 1
-) -> Measures:
-    """Qwen2.5-3B on A40.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pair:
+    """A pair of pools of Qwen2.5-3B on A40.
 
-    Args:
+    Attributes:
         decode_factor: the router's decode coefficients over the true ones.
+        prefills_by: chooses the prefill workers; None: the policy that is studied.
     """
-    plan = calibrated(prefills, decodes)(under.choosing)
-    result = simulate(_believing(plan, decode_factor), mix.made(seed), seed)
+
+    prefills: int = 2
+    decodes: int = 4
+    decode_factor: float = 1.0
+    prefills_by: Under | None = None
+
+    def plan(self, under: Under) -> FleetPlan:
+        made = calibrated(self.prefills, self.decodes)
+        plan = _believing(made(under.choosing), self.decode_factor)
+        if self.prefills_by is None:
+            return plan
+        other = made(self.prefills_by.choosing)
+        return replace(plan, pools=(other.pools[0], plan.pools[1]))
+
+
+def mix_run(under: Under, mix: Mix, pair: Pair | None = None, seed: int = 1) -> Measures:
+    """Goodput by the paper's targets, and what it comes from."""
+    result = simulate((pair or Pair()).plan(under), mix.made(seed), seed)
     ttfts = sorted(record.ttft_s for record in result.calls if record.ttft_s is not None)
     return {
         "goodput": _goodput(result.calls, CALIBRATED_A40.targets),
@@ -236,7 +256,7 @@ class Group:
 
 def group_run(under: Under, group: Group, seed: int = 1) -> Measures:
     """DeepSeek-V3's decode ranks on Atlas 910C: `gap` is the time mean of max − min KV tokens."""
-    plan = balanceroute(group.workers, group.slots)(under.choosing)
+    plan = balanceroute(group.workers, group.slots, early=True)(under.choosing)
     simulation = Simulation(plan, group.made(seed), seed)
     for stepper in simulation.hall.steppers:
         if stepper.watch is not None:

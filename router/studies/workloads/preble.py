@@ -46,6 +46,7 @@ class Family:
         keys, calls: key portions in so many calls of the paper's code.
         samples: calls that ask the very same prompt in a row (parallel sampling).
         longest: prompts are cut there.
+        system: tokens that all prompts begin with.
         slo: class of service of its calls; the paper has none.
     """
 
@@ -60,19 +61,20 @@ class Family:
     samples: int = 1
     exponent: float = _EXPONENT
     longest: int = 32_000
+    system: int = _SYSTEM_TOKENS
     slo: str = ""
 
     def make(self, count: int, chance: random.Random) -> Iterator[Call]:
         """The calls, without times."""
         own_mean = (1 - self.shared) * self.prompt
         own_sd = 0.5 * own_mean
-        key_mean = self.shared * self.prompt - _SYSTEM_TOKENS
+        key_mean = self.shared * self.prompt - self.system
         key_sd = max(self.prompt_sd**2 - own_sd**2, 0.0) ** 0.5
         keys = max(round(self.keys * count / self.calls), 4)
         popular = Zipf(keys, self.exponent)
-        most = self.longest - _SYSTEM_TOKENS
+        most = self.longest - self.system
         lengths = _lengths(popular, key_mean, key_sd, most, chance)
-        system, number = Part(0, _SYSTEM_TOKENS), 0
+        system, number = Part(0, self.system), 0
         while True:
             key = popular.draw(chance)
             own = tokens(lognormal(own_mean, own_sd, chance), 1, max(most - lengths[key], 1))
