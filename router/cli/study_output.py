@@ -88,16 +88,23 @@ def hand_out(
         The exit code: 1 when a file could not be written after all.
     """
     _print(table)
+    written = True
+    if args.json is not None:
+        members = (f"{_encoded(name)}: {_lines(value)}" for name, value in figures.items())
+        written &= _write(args.command, args.json, "{\n" + ",\n".join(members) + "\n}\n")
+    if args.html is not None and page is not None:
+        written &= _write(args.command, args.html, page())
+    return 0 if written else 1
+
+
+def _write(command: str, path: Path, text: str) -> bool:
+    """Whether it could be written; says so when not."""
     try:
-        if args.json is not None:
-            members = (f"{_encoded(name)}: {_lines(value)}" for name, value in figures.items())
-            args.json.write_text("{\n" + ",\n".join(members) + "\n}\n", encoding="utf-8")
-        if args.html is not None and page is not None:
-            args.html.write_text(page(), encoding="utf-8")
+        path.write_text(text, encoding="utf-8")
     except OSError as error:
-        sys.stderr.write(f"pointsman {args.command}: {error.filename} was not written: {error.strerror}\n")
-        return 1
-    return 0
+        sys.stderr.write(f"pointsman {command}: {path} was not written: {error.strerror}\n")
+        return False
+    return True
 
 
 def _print(table: RenderableType) -> None:

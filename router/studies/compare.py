@@ -90,7 +90,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     judge: str | None = None
 
     def tasks(self) -> list[Task]:
-        """Every run, in the order of the results. Raises ValueError for a rate that is unknown or too low."""
+        """Every run, in the order of the results. Raises ValueError for a rate that is unknown or too
+        low, and for a workload that its fleet cannot serve."""
         tasks = [
             Task(
                 workload=name,
@@ -114,7 +115,16 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         return tasks
 
     def _setup(self, workload: str) -> str:
-        return self.setup or workload_named(workload).setup
+        own = workload_named(workload).setup
+        setup = self.setup or own
+        if SETUPS[setup].plain is not SETUPS[own].plain:
+            words = (
+                "no tokens, and engines count them"
+                if SETUPS[own].plain
+                else "tokens, which plain servers ignore"
+            )
+            raise ValueError(f"{workload} cannot run on {setup}: its calls have {words}")
+        return setup
 
     def _sizes(self) -> Sequence[int | None]:
         return self.workers or [None]

@@ -129,8 +129,12 @@ def _bracket(start: float, holds: Callable[[float], bool]) -> tuple[float, float
         if holds(further) is not up:
             return (rate, further) if up else (further, rate)
         rate = further
-    word = "every" if up else "no"
-    raise ValueError(f"the policy holds at {word} rate between {start:.3g} and {rate:.3g} calls per second")
+    if up:
+        raise ValueError(
+            f"the policy holds at every rate between {start:.3g} and {rate:.3g} calls per second, where "
+            "all calls come nearly at once: so few of them are no load; ask for more with --requests"
+        )
+    raise ValueError(f"the policy holds at no rate between {start:.3g} and {rate:.3g} calls per second")
 
 
 def _point(task: Task, rate: float, seeds: Sequence[int], idle_s: float) -> Point:

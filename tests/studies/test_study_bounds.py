@@ -99,6 +99,40 @@ def test_a_study_without_enough_memory_ends_with_a_sentence(
     )
 
 
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--workloads", "toolbench", "--setup", "classic_16"], "toolbench cannot run on classic_16: "),
+        (
+            ["--workloads", "classic_exponential", "--setup", "agents_a100"],
+            "classic_exponential cannot run on ",
+        ),
+    ],
+)
+def test_calls_with_tokens_and_servers_without_do_not_go_together(
+    words: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["compare", *words, "--rate", "1"]) == 2
+    assert sentence in capsys.readouterr().err
+
+
+def test_a_trace_format_that_is_unknown_is_named(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", "--workloads", f"trace:{trace}:csv"]) == 2
+    assert "the trace format 'csv' is unknown; known: azure, " in capsys.readouterr().err
+
+
+def test_a_file_that_cannot_be_written_is_named_and_the_other_one_is_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["compare", "--policies", "random", "--requests", "5", "--seeds", "1", "--jobs", "1"]
+    page = tmp_path / "page.html"
+    assert main([*words, "--json", "/dev/full", "--html", str(page)]) == 1
+    assert capsys.readouterr().err == (
+        "pointsman compare: /dev/full was not written: No space left on device\n"
+    )
+    assert page.exists()
+
+
 @pytest.mark.parametrize("name", ["trace:own.jsonl", "trace:./own.jsonl", "trace:/logs/own.jsonl"])
 def test_a_trace_is_called_by_its_file_wherever_it_lies(name: str) -> None:
     assert short(name) == "trace:own.jsonl"

@@ -62,6 +62,7 @@ def read_trace(path: Path, format_name: str | None = None, limit: int | None = N
     """
     try:
         check_kind(path)
+        _check_format(format_name)
         name = format_name or _recognise(path)
         entries, skips = _take(FORMATS[name].read(path), limit)
         digest = _digest(path)
@@ -82,6 +83,11 @@ def read_trace(path: Path, format_name: str | None = None, limit: int | None = N
         block_tokens=FORMATS[name].block_tokens(entries),
         skipped=count_reasons(skips),
     )
+
+
+def _check_format(name: str | None) -> None:
+    if name is not None and name not in FORMATS:
+        raise TraceError(f"the trace format {name!r} is unknown; known: {', '.join(FORMATS)}")
 
 
 def recognise(first_line: str) -> str | None:
