@@ -102,6 +102,11 @@ def _asked(args: argparse.Namespace) -> WhatIf:
     return what_if(
         load(args.config),
         args.config.name,
-        Traffic(log=args.log, model=args.model, speeds=numbers_above_0("--speeds", args.speeds)),
+        Traffic(
+            log=args.log,
+            model=args.model,
+            speeds=numbers_above_0("--speeds", args.speeds),
+            seeds=args.seeds,
+        ),
         policies,
     )

@@ -49,7 +49,9 @@ class Grid:
 
 def as_table(grid: Grid) -> Table:
     """For a terminal."""
-    table = Table(title=grid.title or None, title_justify="left", box=SIMPLE, pad_edge=False)
+    table = Table(
+        title=Text(grid.title) if grid.title else None, title_justify="left", box=SIMPLE, pad_edge=False
+    )
     table.add_column(grid.corner, no_wrap=True)
     for column in grid.columns:
         table.add_column(column, justify="right")

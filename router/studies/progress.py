@@ -49,7 +49,12 @@ def bar(console: Console, *, refreshes: bool = True) -> Progress:
     Args:
         refreshes: it draws itself, from a thread of its own.
     """
-    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
+    columns = (
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.description}", markup=False),
+    )
     return Progress(*columns, console=console, auto_refresh=refreshes, disable=not console.is_terminal)
 
 

@@ -18,12 +18,28 @@ from engines.model.sizing import EngineSize, SizingError, sized
 from router.core.step_model import StepModel
 from router.settings import MockGroup, PoolSettings, Settings, WorkerSettings
 from router.settings.calibration_file import CalibrationFile, WorkerMeasured
+from router.settings.refusals import closest
 from router.settings.workers import parse_worker_url
 from router.studies.simulation.known import measured
 
 _MEASURED_BLOCK_TOKENS = 16
 _MEASURED_SEQS, _MEASURED_BATCH_TOKENS = 256, 2_048
 """vLLM's block and batch on a GPU of less than 70 GiB, for engines of which only the times are known."""
+_FLAGS = frozenset((
+    "api-key", "block-size", "count", "dialect", "disaggregation-bootstrap-port",
+    "disaggregation-timeout-s", "dp-size", "enable-auto-tool-choice", "enable-prompt-tokens-details",
+    "enable-request-id-headers", "enable-server-load-tracking", "gpu", "host", "kv-abort-timeout-s",
+    "kv-bandwidth-gbps", "kv-connector", "kv-events-config", "kv-events-encoding", "kv-events-endpoint",
+    "kv-events-replay-endpoint", "kv-events-topic", "kv-latency-s", "kv-lease-s", "kv-load-failure-policy",
+    "kv-side-channel-host", "kv-tokens", "log-level", "max-model-len", "max-num-batched-tokens",
+    "max-num-queued-reqs", "max-num-seqs", "model", "no-enable-auto-tool-choice",
+    "no-enable-prompt-tokens-details", "no-enable-request-id-headers", "no-enable-server-load-tracking",
+    "output-tokens", "port", "restart-delay", "role", "scheduling", "scheduling-policy", "seed",
+    "served-model-name", "shutdown-timeout", "sigterm", "sse-keep-alive-interval", "step-times",
+    "time-scale",
+))  # fmt: skip
+"""Of `pointsman mock`. Those that change no time are passed over; one that is not here would be refused when
+the engines start, and must not be simulated as if it were nothing."""
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
@@ -162,6 +178,7 @@ def _lacks(settings: Settings) -> str:
 def _mocked(index: int, group: MockGroup, pool: PoolSettings, worker: WorkerSettings) -> Machine:
     where = f"mock.fleet[{index}]"
     flags = _Flags(where, group)
+    flags.check()
     ranks, told = flags.whole("dp-size") or 1, pool.dp_size_of(worker) or 1
     if ranks != told:
         raise ScenarioError(
@@ -196,6 +213,16 @@ class _Flags:
     def __init__(self, where: str, group: MockGroup) -> None:
         self._where = where
         self._group = group
+
+    def check(self) -> None:
+        """Raises ScenarioError for a flag that the mock does not have."""
+        for name in self._group.flags:
+            if name not in _FLAGS:
+                near = closest(name, _FLAGS)
+                raise ScenarioError(
+                    f"{self._where}: pointsman mock has no flag {name}"
+                    + (f"; did you mean {near}?" if near else "; its flags: pointsman mock --help")
+                )
 
     @property
     def size(self) -> EngineSize:

@@ -17,6 +17,11 @@ from router.studies.setups import Choosing
 from router.studies.traces import Trace, read_trace
 from router.studies.workloads.trace_file import PREFIX
 
+_ONE_RECORDING = (
+    "all seeds run the one recording, so ± is what policies leave to chance, and not how sure a difference is"
+)
+_LONGEST_NAME = 60
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WhatIf:
@@ -42,11 +47,13 @@ class Traffic:
         log: a request log, or any trace.
         model: only requests that name it, before its pools; None: all.
         speeds: how much faster than recorded they come.
+        seeds: runs of each.
     """
 
     log: Path
     model: str | None = None
     speeds: Sequence[float] = (1.0,)
+    seeds: int = 1
 
 
 def what_if(settings: Settings, config: str, traffic: Traffic, policies: Sequence[Choosing] = ()) -> WhatIf:
@@ -78,6 +85,7 @@ def what_if(settings: Settings, config: str, traffic: Traffic, policies: Sequenc
         rates=rates,
         notes=[
             *_notes(read_trace(traffic.log), traffic.model),
+            *([_ONE_RECORDING] if traffic.seeds > 1 else []),
             *scenario.notes,
             *scenario.doubts(),
             *left_out,
@@ -95,10 +103,16 @@ def _notes(trace: Trace, model: str | None) -> Iterator[str]:
         yield f"requests that are left out: {words}"
     models = Counter(entry.model for entry in entries if entry.model)
     if len(models) > 1:
-        words = ", ".join(f"{name} ({count:,})" for name, count in models.most_common(4))
+        words = ", ".join(f"{_visible(name)} ({count:,})" for name, count in models.most_common(4))
         yield f"it names several models, and all requests go to the same workers: {words}; --model takes one"
     if not any(entry.blocks for entry in entries):
         yield "it knows no shared prefixes, so no cache can save anything"
+
+
+def _visible(name: str) -> str:
+    """As much of what a client called its model as a line takes, without what a terminal would obey."""
+    shown = name if len(name) <= _LONGEST_NAME else f"{name[:_LONGEST_NAME]}…"
+    return "".join(letter if letter.isprintable() else "?" for letter in shown)
 
 
 def _words(seconds: float) -> str:

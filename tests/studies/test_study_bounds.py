@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 import router.studies.simulation.run as run_module
+from engines.mock.__main__ import parser
 from router.__main__ import main
+from router.studies import scenario_engines
 from router.studies.compare_table import short
 from router.studies.workloads.arrivals import check_length
 
@@ -131,6 +133,67 @@ def test_a_file_that_cannot_be_written_is_named_and_the_other_one_is_written(
         "pointsman compare: /dev/full was not written: No space left on device\n"
     )
     assert page.exists()
+
+
+def test_a_flag_that_the_mock_does_not_have_is_refused_and_not_simulated_as_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "scenario.yaml"
+    fleet = FLEET.replace("kv_tokens: 60000", "flags: {max-num-seq: 8}")
+    file.write_text(f"{fleet}workload: {{name: agents, rate: 5, requests: 20}}\n", encoding="utf-8")
+    assert main(["simulate", str(file)]) == 2
+    assert "mock.fleet[0]: pointsman mock has no flag max-num-seq; did you mean max-num-seqs?" in (
+        capsys.readouterr().err
+    )
+
+
+def test_the_flags_that_may_be_set_are_those_of_the_mock() -> None:
+    words = {word for action in parser()._actions for word in action.option_strings}
+    long = {word.removeprefix("--") for word in words if word.startswith("--")}
+    assert long - {"help"} == scenario_engines._FLAGS
+
+
+def hostile(trace: Path) -> Path:
+    """A log of the live router's kind whose clients called their models what they liked."""
+    path = trace.with_name("log[prod].jsonl")
+    header = {"format": "pointsman-request-log", "version": 1, "block_characters": 256, "salt_id": ""}
+    names = ["[bold]a[/]\x1b[2J", "b\x07", "<script>alert(1)</script>", "m" * 500]
+    lines = [
+        {
+            "arrival": 1_700_000_000.0 + at,
+            "id": str(at),
+            "tenant": "<img src=x onerror=alert(1)>",
+            "model": name,
+            "api": "chat",
+            "stream": True,
+            "prompt_tokens": 100,
+            "output_tokens": 5,
+            "phases": {"total_s": 1.0},
+            "outcome": "ok",
+            "status": 200,
+        }
+        for at, name in enumerate(names)
+    ]
+    path.write_text("".join(json.dumps(line) + "\n" for line in [header, *lines]), encoding="utf-8")
+    return path
+
+
+def test_names_in_a_log_command_neither_terminal_nor_page(
+    tmp_path: Path, trace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config, page = tmp_path / "fleet.yaml", tmp_path / "page.html"
+    config.write_text(FLEET, encoding="utf-8")
+    words = ["whatif", "--log", str(hostile(trace)), "--config", str(config), "--policies", "random"]
+    assert main([*words, "--seeds", "2", "--jobs", "1", "--html", str(page)]) == 0
+    out, written = capsys.readouterr().out, page.read_text(encoding="utf-8")
+    assert not {"\x1b", "\x07"} & {*out, *written}
+    assert "trace:log[prod].jsonl at" in out
+    assert "[bold]a[/]?[2J (1)" in out
+    assert "all seeds run the one recording" in out
+    assert "<script" not in written
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in written
+    assert "<img" not in written
+    assert "m" * 100 not in written
 
 
 @pytest.mark.parametrize("name", ["trace:own.jsonl", "trace:./own.jsonl", "trace:/logs/own.jsonl"])
