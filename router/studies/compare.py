@@ -6,7 +6,9 @@ plans give equal results to the last bit, whatever the number of processes.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 
 import msgspec
 
@@ -208,7 +210,16 @@ def cells(
 
 
 def _each(tasks: Sequence[Task], jobs: int, make: Callable[[Task], Cell]) -> Iterator[Cell]:
+    alone = partial(_alone, make)
     if jobs <= 1 or len(tasks) <= 1:
-        yield from map(make, tasks)
+        yield from map(alone, tasks)
     else:
-        yield from in_processes(tasks, jobs, make)
+        yield from in_processes(tasks, jobs, alone)
+
+
+def _alone(make: Callable[[Task], Cell], task: Task) -> Cell:
+    """A run that leaves nothing behind: its parts know each other, and so few of them hold so much that the
+    collector would let a dozen runs pile up before it looked."""
+    made = make(task)
+    gc.collect()
+    return made
