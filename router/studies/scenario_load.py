@@ -27,6 +27,7 @@ from router.studies.workloads.trace_file import PREFIX, trace_workload
 
 _CALLS = 2_000
 _CV = 2.0
+_WITH_TOKENS = [name for name, workload in WORKLOADS.items() if workload.setup != "classic_16"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,15 +113,15 @@ def _named(name: str | None, model: str | None) -> Workload:
     if name is None:
         raise ScenarioError(
             "it has no workload, and so is a configuration but no scenario; add workload.name, "
-            f"one of {', '.join(WORKLOADS)} or trace:FILE"
+            f"one of {', '.join(_WITH_TOKENS)} or trace:FILE"
         )
     if name.startswith(PREFIX):
         return trace_workload(name, model)
     if name not in WORKLOADS:
-        near = closest(name, WORKLOADS)
-        meant = f"did you mean {near}?" if near else f"known: {', '.join(WORKLOADS)}, or trace:FILE"
+        near = closest(name, _WITH_TOKENS)
+        meant = f"did you mean {near}?" if near else f"known: {', '.join(_WITH_TOKENS)}, or trace:FILE"
         raise ScenarioError(f"workload.name is {name!r}, which is unknown; {meant}")
-    if WORKLOADS[name].setup == "classic_16":
+    if name not in _WITH_TOKENS:
         raise ScenarioError(
             f"workload.name is {name}, whose calls have no tokens; it is for pointsman compare alone"
         )

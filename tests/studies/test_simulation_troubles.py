@@ -11,7 +11,7 @@ from router.studies.simulation.fleet import Patience, Trouble
 from tests.studies.simulation_examples import calls, fleet, run, split_fleet
 
 PATIENCE = Patience(first_event_s=6.0, idle_s=4.0, stall_min_s=1.0, stall_max_s=3.0)
-OUTCOMES = {"ok", "broken", "failed", "NoWorker", "QueueFull"}
+OUTCOMES = {"ok", "broken", "failed", "no_worker_available", "queue_full"}
 
 LOCAL = st.none() | st.builds(
     LocalQueueRules,
@@ -76,3 +76,9 @@ def test_nothing_is_left_of_a_pair_whatever_happened(
     )
     result = run(plan, calls(40, rate=15.0, seed=seed, shared=64))
     assert {record.outcome for record in result.calls} <= OUTCOMES
+
+
+def test_calls_without_any_worker_end_with_the_code_that_their_clients_get() -> None:
+    plan = fleet(1, "cache_aware", troubles=[Trouble(0.0, "w0", "crash")], patience=PATIENCE)
+    outcomes = [record.outcome for record in run(plan, calls(20, rate=2.0)).calls]
+    assert set(outcomes[1:]) == {"no_worker_available"}

@@ -106,7 +106,7 @@ class Courses:
             return
         decision = pair.splitting.decide(life.request, self._timeline.now)
         if isinstance(decision, Refusal):
-            self.over(life, life.ending if life.failed else type(decision.error()).__name__)
+            self.over(life, life.ending_with(decision.error()))
         elif decision is None:
             life.request = structs.replace(life.request, split=True)
             self.acquire(life, pair.decode if pair.plan.concurrent else pair.prefill, life.request)
@@ -164,7 +164,7 @@ class Courses:
         if life.handover is not None:
             self.setbacks.undelivered(life, life.handover, error)
         else:
-            self.over(life, life.ending if life.failed else type(error).__name__)
+            self.over(life, life.ending_with(error))
 
     # --- sending ---------------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from engines.model.engine import Job, Timing
 from router.core.deadlines import HandoverTimes
+from router.core.errors import RouterError
 from router.core.handover import Handover
 from router.core.lease import Lease
 from router.core.request import Request
@@ -125,6 +126,10 @@ class Life:
         """What it is called when nothing more is tried."""
         failed = self.failed
         return "too_long" if failed is not None and failed.failure is Failure.TOO_LONG else "failed"
+
+    def ending_with(self, error: RouterError) -> str:
+        """What it is called when it waited in vain: what failed before tells more than that."""
+        return self.ending if self.failed else error.code or "refused"
 
     def __repr__(self) -> str:
         return f"<Life of call {self.call.number} [{self.record.outcome or 'on its way'}]>"

@@ -16,7 +16,8 @@ class CallRecord(msgspec.Struct, kw_only=True, gc=False):
         first, done: first and last token, as they reach the client.
         hit_tokens: prompt tokens that the engine found in its cache (the prefill engine, of two).
         tokens: that were written, all sequences together.
-        outcome: "ok", or why there is no whole answer; "too_long" where no engine takes so long a prompt.
+        outcome: "ok", or why there is no whole answer: "broken" after its first token, "failed" before,
+            "too_long" where no engine takes so long a prompt, else the code of the client's error.
         tries: placements after the first.
         pool_wait: in the queues of the router's pools, before every placement.
         engine_wait: in the queues of engines, from its coming to its first step, transfer of KV included.

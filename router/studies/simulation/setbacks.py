@@ -161,7 +161,7 @@ class Setbacks:
         pair, times = self._courses.pair, life.times
         own = times is not None and handover.dispatch_by < times.dispatch_by
         if pair is None or (own and isinstance(error, DeadlineExceeded)):
-            self._courses.over(life, "DeadlineExceeded")
+            self._courses.over(life, "deadline_exceeded")
             return
         self._again(pair, life, life.undelivered or Failed(Half.DECODE, Failure.HANDLE_EXPIRED, ""))
 
