@@ -23,7 +23,7 @@ PLAN = Plan(
     workloads=["toolbench"],
     seeds=3,
     calls=1_000,
-    levels=[15.0, 20.0, 25.0, 30.0, 35.0, 40.0],
+    levels=[20.0, 25.0, 30.0, 35.0, 40.0, 45.0],
 )
 SHOWN = 3
 """Place of the rate whose table is printed."""
