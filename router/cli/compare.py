@@ -17,6 +17,7 @@ from router.cli.study_flags import (
     numbers_above_0,
     parsed_policy,
     positive,
+    traces_of,
 )
 from router.cli.study_output import add_output_flags, check_outputs, complain, hand_out, with_bar
 from router.policies import PolicyError
@@ -75,7 +76,7 @@ def add_parser(subparsers: Subparsers) -> None:
 def run(args: argparse.Namespace) -> int:
     """Runs the comparison. Returns 0, 1 when it came to nothing, or 2 for flags that cannot be used."""
     try:
-        check_outputs(args)
+        check_outputs(args, *traces_of(args.workloads))
         plan = plan_of(args)
         tasks = plan.tasks()
     except (UsageError, PolicyError, TraceError, ValueError) as error:

@@ -11,7 +11,15 @@ import msgspec
 from rich.console import Console
 
 from router.cli.parser import COMMANDS
-from router.cli.study_flags import UsageError, calls, known_workload, parsed_policy, positive, share
+from router.cli.study_flags import (
+    UsageError,
+    calls,
+    known_workload,
+    parsed_policy,
+    positive,
+    share,
+    traces_of,
+)
 from router.cli.study_output import add_output_flags, check_outputs, complain, hand_out
 from router.policies import PolicyError
 from router.studies.compare import Plan, Task
@@ -50,7 +58,7 @@ def add_parser(subparsers: Subparsers) -> None:
 def run(args: argparse.Namespace) -> int:
     """Searches. Returns 0, 1 when there is no such rate, or 2 for flags that cannot be used."""
     try:
-        check_outputs(args)
+        check_outputs(args, *traces_of(args.workload))
         plan = Plan(
             policies=[parsed_policy(args.policy)],
             workloads=[known_workload(args.workload)],

@@ -56,7 +56,7 @@ def add_parser(subparsers: Subparsers) -> None:
 def run(args: argparse.Namespace) -> int:
     """Runs the scenario. Returns 0, 1 when it came to nothing, or 2 for what cannot be used."""
     try:
-        check_outputs(args)
+        check_outputs(args, args.file)
         scenario = _scenario(args.file)
         choosing = scenario.configured if args.policy is None else _choosing(args.policy)
         judge = known_judge(args.judge, [scenario.under(choosing)])

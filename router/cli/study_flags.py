@@ -9,6 +9,7 @@ import argparse
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Final
 
 from router.policies import POLICIES
@@ -29,6 +30,11 @@ def known_workload(name: str) -> str:
     if name == PREFIX:
         raise UsageError(f"{PREFIX} names no file: write {PREFIX}FILE")
     return name if name.startswith(PREFIX) else _known(name, WORKLOADS, "workload")
+
+
+def traces_of(workloads: str) -> list[Path]:
+    """The files that `trace:FILE` names among these workloads, with commas between them."""
+    return [Path(name.removeprefix(PREFIX)) for name in workloads.split(",") if name.startswith(PREFIX)]
 
 
 def parsed_policy(text: str) -> tuple[str, dict[str, object]]:

@@ -32,11 +32,14 @@ def add_output_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--html", type=Path, metavar="FILE", help="a page with plots that needs no network")
 
 
-def check_outputs(args: argparse.Namespace) -> None:
-    """Raises UsageError for a file that cannot be written: before the work, not after it."""
+def check_outputs(args: argparse.Namespace, *inputs: Path) -> None:
+    """Raises UsageError for a file that cannot be written, before the work and not after it, or that is one
+    of the inputs."""
     for path in (args.json, args.html):
         if path is not None:
             _check_writable(path)
+            if path.exists() and any(each.exists() and path.samefile(each) for each in inputs):
+                raise UsageError(f"{path} is read by this study: write its results to another file")
     if args.json is not None and args.html is not None and args.json.absolute() == args.html.absolute():
         raise UsageError(f"--json and --html both name {args.json}: give each a file of its own")
 

@@ -75,7 +75,7 @@ def add_parser(subparsers: Subparsers) -> None:
 def run(args: argparse.Namespace) -> int:
     """Runs them all. Returns 0, 1 when it came to nothing, or 2 for what cannot be used."""
     try:
-        check_outputs(args)
+        check_outputs(args, args.log, args.config)
         asked = _asked(args)
         judge = known_judge(args.judge, [asked.scenario.fleet])
     except REFUSALS as error:

@@ -25,6 +25,7 @@ from router.studies.simulation.known import measured
 _MEASURED_BLOCK_TOKENS = 16
 _MEASURED_SEQS, _MEASURED_BATCH_TOKENS = 256, 2_048
 """vLLM's block and batch on a GPU of less than 70 GiB, for engines of which only the times are known."""
+_MOST_BLOCKS = 10_000_000
 _FLAGS = frozenset((
     "api-key", "block-size", "count", "dialect", "disaggregation-bootstrap-port",
     "disaggregation-timeout-s", "dp-size", "enable-auto-tool-choice", "enable-prompt-tokens-details",
@@ -125,6 +126,11 @@ def machine_of(
             f"nothing says how fast the worker {worker.name} is: no group of mock.fleet has the port "
             f"{_port(worker)}, and calibration.file {_lacks(settings)}; describe it in mock.fleet, or "
             "measure it with pointsman calibrate"
+        )
+    if made.engine.num_blocks > _MOST_BLOCKS:
+        raise ScenarioError(
+            f"the KV of the worker {worker.name} would have {made.engine.num_blocks:,} blocks, and at most "
+            f"{_MOST_BLOCKS:,} are simulated: no GPU holds more"
         )
     if known is not None:
         return replace(made, calibrated=known[1].step_model)
@@ -286,6 +292,12 @@ def _measured(worker: WorkerSettings, known: WorkerMeasured, pool: PoolSettings)
         raise ScenarioError(
             f"calibration.file has no {lacks} of the worker {worker.name}; measure it again with pointsman "
             "calibrate, or describe it in mock.fleet"
+        )
+    if kv_tokens < _MEASURED_BLOCK_TOKENS:
+        raise ScenarioError(
+            f"calibration.file says that the KV of the worker {worker.name} holds {kv_tokens:,} tokens, "
+            f"which is less than one block of {_MEASURED_BLOCK_TOKENS}; measure it again with pointsman "
+            "calibrate"
         )
     engine = EngineConfig(
         num_blocks=kv_tokens // _MEASURED_BLOCK_TOKENS + 1,

@@ -153,6 +153,58 @@ def test_the_flags_that_may_be_set_are_those_of_the_mock() -> None:
     assert long - {"help"} == scenario_engines._FLAGS
 
 
+@pytest.mark.parametrize(
+    ("kv_tokens", "sentence"),
+    [(1, "holds 1 tokens, which is less than one block of 16"), (10**12, "at most 10,000,000 are simulated")],
+)
+def test_a_measured_kv_that_no_gpu_has_is_refused(
+    kv_tokens: int, sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "calibration.yaml").write_text(
+        "version: 1\nmeasured: 2026-11-29T10:00:00Z\nworkers:\n  w0:9001: {url: http://w0:9001, role: both, "
+        f"model: m, kv_capacity_tokens: {kv_tokens}, prefill: {{base_s: 0.004, per_token_s: 0.00006}}, "
+        "step: {base_s: 0.0155, per_sequence_s: 0.00012, per_kv_token_s: 0.0000001}}\n",
+        encoding="utf-8",
+    )
+    file = tmp_path / "scenario.yaml"
+    file.write_text(
+        f"calibration: {{file: {tmp_path}/calibration.yaml}}\npools: {{default: {{workers: [http://w0:9001]}}}}\n"
+        "workload: {name: chat_short, rate: 5, requests: 20}\n",
+        encoding="utf-8",
+    )
+    assert main(["simulate", str(file)]) == 2
+    assert sentence in capsys.readouterr().err
+
+
+def test_a_described_kv_that_no_gpu_has_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "scenario.yaml"
+    fleet = FLEET.replace("60000", "1000000000000")
+    file.write_text(f"{fleet}workload: {{name: chat_short, rate: 5, requests: 20}}\n", encoding="utf-8")
+    assert main(["simulate", str(file)]) == 2
+    assert "at most 10,000,000 are simulated" in capsys.readouterr().err
+
+
+def test_results_do_not_overwrite_what_a_study_reads(
+    tmp_path: Path, trace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config, link = tmp_path / "fleet.yaml", tmp_path / "link"
+    config.write_text(f"{FLEET}workload: {{name: agents, rate: 5, requests: 20}}\n", encoding="utf-8")
+    link.symlink_to(trace)
+    before = trace.read_bytes(), config.read_bytes()
+    for words in (
+        ["whatif", "--log", str(trace), "--config", str(config), "--json", str(link)],
+        ["whatif", "--log", str(trace), "--config", str(config), "--html", str(config)],
+        ["simulate", str(config), "--json", str(config)],
+        ["compare", "--workloads", f"toolbench,trace:{trace}", "--json", str(trace)],
+        ["saturate", "--workload", f"trace:{trace}", "--html", str(trace)],
+    ):
+        assert main(words) == 2
+        assert "is read by this study" in capsys.readouterr().err
+    assert (trace.read_bytes(), config.read_bytes()) == before
+
+
 def hostile(trace: Path) -> Path:
     """A log of the live router's kind whose clients called their models what they liked."""
     path = trace.with_name("log[prod].jsonl")
