@@ -5,6 +5,7 @@ Separate from running it: the page is a function of the stored entries, so a tes
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -33,8 +34,8 @@ This page is made by `python -m router.studies.tournament` (`make tournament`) f
 A policy that has to be chosen per workload has to be chosen well. `{challenger}` is meant to be near the
 best of the others on every one of them, with one set of parameters and nothing tuned for any. Here all
 policies, with their default parameters, meet the same calls in simulation: each workload on the fleet it was
-published on, at {levels} of the rate that its setup has for it ([studies.md](studies.md));
-{calls:,} calls a run, {seeds} seeds{but}.
+published on, at {levels} of the rate at which round robin is about to collapse there
+([studies.md](studies.md)); {seeds} seeds; {calls:,} calls a run{but}.
 
 Near the best means: goodput at least that of the best of the others less {points:g} points, and mean
 end-to-end time at most {ratio:g} times the least of the others. The two may be of two different policies, and
@@ -62,24 +63,20 @@ def render(kept: Sequence[Kept], words: str = "") -> str:
 
 
 def _introduction(kept: Sequence[Kept], met: Sequence[Round]) -> str:
-    sizes = "; ".join(
-        f"{each.workload} {each.calls:,} × {each.seeds}" for each in kept if _differs(each, kept)
-    )
+    [((calls, seeds), _)] = Counter((each.calls, each.seeds) for each in kept).most_common(1)
+    others = [each for each in kept if (each.calls, each.seeds) != (calls, seeds)]
+    but = ", ".join(f"{each.calls:,} of {each.workload}" for each in others)
     return _INTRODUCTION.format(
         challenger=CHALLENGER,
-        levels=", ".join(f"{level:g}" for level in LEVELS),
-        calls=kept[0].calls,
-        seeds=kept[0].seeds,
-        but=f" (but {sizes})" if sizes else "",
+        levels=" and ".join(f"{level:g}" for level in LEVELS).replace(" and ", ", ", len(LEVELS) - 2),
+        calls=calls,
+        seeds=seeds,
+        but=f"; {but}" if but else "",
         points=GOODPUT_POINTS,
         ratio=E2E_RATIO,
         near=sum(each.holds for each in met),
         rounds=len(met),
     )
-
-
-def _differs(each: Kept, kept: Sequence[Kept]) -> bool:
-    return (each.calls, each.seeds) != (kept[0].calls, kept[0].seeds)
 
 
 def _standings(ranked: Iterable[Standing]) -> Iterator[str]:

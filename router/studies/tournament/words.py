@@ -5,5 +5,22 @@ Separate from the page, which is made of figures alone, so that a sentence about
 
 from __future__ import annotations
 
-WORDS = ""
+WORDS = """\
+### Where it is not
+
+`classic_heavy_tail` at full load: jobs of two lengths before servers that do one at a time.
+`length_threshold` keeps half of the servers for short jobs, and its defaults happen to cut this workload into
+halves of equal work. `joint` weighs those who are there, and keeps nothing free for those who are not, so now
+and then short jobs wait behind a long one. Reserving pays while a server does one job at a time and lengths
+have two groups; before engines, which batch, the same policy is near the end of the table above.
+
+### What this does not show
+
+- Loads beyond the collapse of round robin. There the mean time says how long a run was, and the policies of
+  BalanceRoute, which are for full ranks with a queue before them, have their place:
+  [reproductions.md](reproductions.md).
+- Wrong coefficients: policies that reckon in seconds know here what a calibration, or a minute of traffic,
+  would have taught them.
+- Parameters: every policy runs with its defaults, `length_threshold` too, whose threshold wants to be set.
+"""
 """Markdown, put below the table of rounds."""
