@@ -51,8 +51,15 @@ class LogKind(Generic[H, R]):
             return self._checked(path, file.readline(_LONGEST))
 
     def records_of(self, path: str | os.PathLike[str]) -> Iterator[R]:
-        """The records of a file in its order. A last line without its newline is one that is being written,
-        or that a crash cut: it is left out. ValueError as `header_of`, or naming the line that is no record.
+        """The records of a file in its order, see `numbered`."""
+        return (record for _, record in self.numbered(path))
+
+    def numbered(self, path: str | os.PathLike[str]) -> Iterator[tuple[int, R]]:
+        """The records of a file in its order, each with the number of its line, from 1.
+
+        A last line without its newline is one that is being written, or that a crash cut: it is left out. So
+        are further headers: logs that were rotated may be put together again. ValueError as `header_of`, or
+        naming the line that is no record.
         """
         with open(path, "rb") as file:
             self._checked(path, file.readline(_LONGEST))
@@ -62,9 +69,20 @@ class LogKind(Generic[H, R]):
                 if not line.endswith(b"\n"):
                     return
                 try:
-                    yield self.record.decode(line)
+                    yield number, self.record.decode(line)
                 except (msgspec.DecodeError, RecursionError) as error:
-                    raise ValueError(f"line {number} of {path} is not a record: {error}") from error
+                    if not self._is_header(path, line):
+                        raise ValueError(f"line {number} of {path} is not a record: {error}") from error
+
+    def _is_header(self, path: str | os.PathLike[str], line: bytes) -> bool:
+        """Whether a line begins another log of this kind. ValueError for one of a later version."""
+        try:
+            found = _kind.decode(line)
+        except (msgspec.DecodeError, RecursionError):
+            return False
+        if found.format == self.format:
+            self._checked(path, line)
+        return found.format == self.format
 
     def _checked(self, path: str | os.PathLike[str], line: bytes) -> H:
         name = self.name

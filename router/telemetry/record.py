@@ -137,5 +137,10 @@ def read_header(path: str | os.PathLike[str]) -> Header:
 
 def read_records(path: str | os.PathLike[str]) -> Iterator[RequestRecord]:
     """The records of a request log, in the order in which the requests ended. Fields of later versions are
-    ignored. Raises as `LogKind.records_of`."""
+    ignored. Raises as `LogKind.numbered`."""
     return _LOG.records_of(path)
+
+
+def read_numbered(path: str | os.PathLike[str]) -> Iterator[tuple[int, RequestRecord]]:
+    """The same, each with the number of its line."""
+    return _LOG.numbered(path)

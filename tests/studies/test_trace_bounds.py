@@ -135,6 +135,18 @@ def test_an_endless_record_is_not_read_to_its_end(tmp_path: Path, monkeypatch: p
         read_trace(path)
 
 
+def test_rotated_request_logs_may_be_put_together(tmp_path: Path) -> None:
+    path = tmp_path / "requests.jsonl"
+    path.write_text(request_log() + request_log(arrival=1_700_000_009.0), encoding="utf-8")
+    assert [entry.line for entry in read_trace(path).entries] == [2, 5, 7, 3, 8, 4, 9, 10]
+    assert refusal(tmp_path, request_log() + request_log(prompt_tokens=-1)).startswith("trace, line 10: ")
+
+
+def test_a_later_version_in_the_middle_refuses_a_request_log(tmp_path: Path) -> None:
+    later = request_log().replace('"version": 1', '"version": 99')
+    assert "of version 99; this program reads up to 1" in refusal(tmp_path, request_log() + later)
+
+
 def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(TraceError, match="pipe is a pipe or a device"):

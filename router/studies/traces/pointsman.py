@@ -11,7 +11,7 @@ from pathlib import Path
 
 from router.core.request import Api
 from router.studies.traces.trace import Skip, TraceEntry, TraceError
-from router.telemetry.record import FORMAT, RequestRecord, read_records
+from router.telemetry.record import FORMAT, RequestRecord, read_numbered
 
 HEADER_FORMAT = FORMAT
 """Of the header that every request log begins with."""
@@ -33,7 +33,7 @@ def read(path: Path) -> Iterator[TraceEntry | Skip]:
     A request with n sequences becomes one of their mean length. A cancelled one keeps the output that it got.
     Raises TraceError.
     """
-    for line, record in enumerate(_records(path), 2):
+    for line, record in _records(path):
         reason = _unfit(record)
         if reason is not None:
             yield Skip(line, reason)
@@ -66,9 +66,9 @@ def block_tokens(entries: list[TraceEntry]) -> int:
     return max(1, round(statistics.median(ratios))) if ratios else _TOKENS_PER_BLOCK
 
 
-def _records(path: Path) -> Iterator[RequestRecord]:
+def _records(path: Path) -> Iterator[tuple[int, RequestRecord]]:
     try:
-        yield from read_records(path)
+        yield from read_numbered(path)
     except ValueError as error:
         raise TraceError(str(error)) from None
 
