@@ -16,9 +16,10 @@ have two groups; before engines, which batch, the same policy is near the end of
 
 ### What this does not show
 
-- Loads beyond the collapse of round robin. There the mean time says how long a run was, and the policies of
-  BalanceRoute, which are for full ranks with a queue before them, have their place:
-  [reproductions.md](reproductions.md).
+- Loads beyond the collapse of round robin, where the mean time says how long a run was. There is the place of
+  the policies of BalanceRoute, which weigh KV only among requests that wait for a slot: while slots are free,
+  as here, both fill them by count, like `least_requests` and like each other
+  ([reproductions.md](reproductions.md) has them at full ranks).
 - Wrong coefficients: policies that reckon in seconds know here what a calibration, or a minute of traffic,
   would have taught them.
 - Parameters: every policy runs with its defaults, `length_threshold` too, whose threshold wants to be set.
