@@ -6,7 +6,6 @@ and of the holders are looked at, since nothing but the transfer depends on both
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import NamedTuple
 
 from router.core.policy import draw
@@ -31,21 +30,31 @@ class PairBill:
         candidates: workers of the lowest cost that are looked at on each side.
     """
 
-    __slots__ = ("decode", "pairs", "prefill")
+    __slots__ = ("_costs", "_decodes", "_moved", "_prefills", "decode", "prefill")
 
     def __init__(self, prefill: Bill, decode: Bill, candidates: int) -> None:
         self.prefill, self.decode = prefill, decode
-        self.pairs = list(self._pairs(candidates))
+        self._prefills = _restricted(prefill, candidates)
+        self._decodes = _restricted(decode, candidates)
+        then = [decode.cost(index) for index in self._decodes]
+        self._moved: list[list[float]] = []
+        self._costs: list[list[float]] = []
+        for index in self._prefills:
+            cost_s = prefill.cost(index)
+            moved = decode.transfers_s(prefill.workers[index].name, self._decodes)
+            self._moved.append(moved)
+            self._costs.append(
+                [cost_s + moved_s + then_s for moved_s, then_s in zip(moved, then, strict=True)]
+            )
 
-    def _pairs(self, candidates: int) -> Iterator[Pair]:
-        prefill, decode = self.prefill, self.decode
-        decodes = _restricted(decode, candidates)
-        costs = [decode.cost(index) for index in decodes]
-        for first in _restricted(prefill, candidates):
-            cost_s = prefill.cost(first)
-            transfers = decode.transfers_s(prefill.workers[first].name, decodes)
-            for second, moved_s, then_s in zip(decodes, transfers, costs, strict=True):
-                yield Pair(first, second, moved_s, cost_s + moved_s + then_s)
+    @property
+    def pairs(self) -> list[Pair]:
+        """All that were looked at, by prefill worker."""
+        return [
+            Pair(first, second, moved_s, cost)
+            for first, moved, costs in zip(self._prefills, self._moved, self._costs, strict=True)
+            for second, moved_s, cost in zip(self._decodes, moved, costs, strict=True)
+        ]
 
     def names(self, pair: Pair) -> tuple[str, str]:
         """Prefill and decode worker of a pair."""
@@ -64,8 +73,14 @@ class PairBill:
 
     def cheapest(self, request: Request, seed: int) -> Pair:
         """The lowest cost; among equals one is drawn by hash, as `decide` does for a table of all of them."""
-        lowest = min([pair.cost for pair in self.pairs])
-        tied = [pair for pair in self.pairs if pair.cost == lowest]
+        lowest = min(map(min, self._costs))
+        tied = [
+            Pair(self._prefills[row], self._decodes[column], self._moved[row][column], cost)
+            for row, costs in enumerate(self._costs)
+            if min(costs) == lowest
+            for column, cost in enumerate(costs)
+            if cost == lowest
+        ]
         first = " ".join(self.names(tied[0]))
         return tied[draw(seed, draw_sequence(request), first, len(tied))]
 
