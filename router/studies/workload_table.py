@@ -14,7 +14,9 @@ from router.studies.grid import Field, Grid
 from router.studies.traces.trace import Distribution
 from router.studies.workloads import WorkloadStatistics, describe
 
-_COLUMNS = ("calls", "calls/s", "gap cv", "prompt", "sd", "p99", "output", "sd", "p99", "shared %", "sharing")
+_COLUMNS = (
+    "calls", "starts/s", "gap cv", "prompt", "sd", "p99", "output", "sd", "p99", "shared %", "sharing",
+)  # fmt: skip
 
 
 def statistics(tasks: Sequence[Task]) -> dict[str, WorkloadStatistics]:
@@ -27,8 +29,9 @@ def statistics(tasks: Sequence[Task]) -> dict[str, WorkloadStatistics]:
 
 
 def workload_grid(found: Mapping[str, WorkloadStatistics]) -> Grid:
-    """Tokens of prompts and outputs; the share of prompt tokens that an earlier prompt had, and how many
-    calls share a beginning on the mean."""
+    """How often calls come that wait for no other one (of conversations, the first); tokens of prompts and
+    outputs; the share of prompt tokens that an earlier prompt had, and how many calls share a beginning on
+    the mean."""
     rows = [(short(name), _fields(each)) for name, each in found.items()]
     return Grid(title="", corner="workload", columns=_COLUMNS, rows=rows)
 

@@ -205,6 +205,14 @@ def test_results_do_not_overwrite_what_a_study_reads(
     assert (trace.read_bytes(), config.read_bytes()) == before
 
 
+def test_the_rate_of_starts_is_not_taken_for_that_of_calls(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["compare", "--describe", "--workloads", "agents", "--rate", "12", "--requests", "60"]
+    assert main(words) == 0
+    shown = capsys.readouterr().out
+    assert "starts/s" in shown
+    assert "calls/s" not in shown
+
+
 def hostile(trace: Path) -> Path:
     """A log of the live router's kind whose clients called their models what they liked."""
     path = trace.with_name("log[prod].jsonl")
