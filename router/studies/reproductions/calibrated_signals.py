@@ -81,10 +81,10 @@ SIGNALS = Study(
     parts=_signal_parts,
     find=_signals,
     word="The paper names the predicted length of the output as the signal that matters most; its figures "
-    "are not to be had. That is not so here: what costs most is to be without the length of the prompt "
-    "when a prefill worker is chosen, and to be told the mean of all outputs in place of each costs "
-    "nothing that could be told from noise. The reason is the one of the main table: in our fleet "
-    "targets are missed before the first token, not after it.",
+    "are not to be had. That is not so here: to be told the mean of all outputs in place of each costs "
+    "nothing, and no other signal costs as much as a point, which is what traces differ by. The reason "
+    "is the one of the main table: in our fleet targets are missed before the first token, not after "
+    "it.",
 )
 
 

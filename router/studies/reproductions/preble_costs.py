@@ -145,7 +145,8 @@ COSTS = Study(
     find=_find,
     word="The lecture finds L 40 to 20,000 times M and P, and hardly any evictions that cost something. L "
     "dwarfs the others here, too; the lowest ratio is of documents, whose prefill takes seconds, and "
-    "depends on how full the window of three minutes has become. Charged at the margin, as it is by "
+    "depends on how full the window of three minutes has become, the highest of tool calls, for which "
+    "next to nothing that is of use is ever evicted. Charged at the margin, as it is by "
     "default, L of tool calls is a tenth of that. Which worker is the cheapest is decided by L in "
     "nearly all comparisons either way, by M in some of documents, and by P in hardly any: of those "
     "that hold a prefix all miss the same.",
