@@ -102,7 +102,7 @@ _POLICIES = {
 def _load_parts(size: Size) -> dict[str, Part]:
     parts: dict[str, Part] = {}
     for load in _LOADS:
-        mix = Mix(calls=calls_in(size), rate=CALIBRATED_A40.rates[load], workload=load)
+        mix = Mix(calls=size.pick(400, 1_500), rate=CALIBRATED_A40.rates[load], workload=load)
         for name, under in _POLICIES.items():
             parts |= seeded(f"{load}, {name}", size, 3, partial(mix_run, under, mix))
     return parts

@@ -5,13 +5,12 @@ Separate from the page so that writing it needs no simulation, and a test can sa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 
+from router.studies.processes import in_processes
 from router.studies.reproductions.study import Measures, Part, Results, Size, Study
 
 RESULTS = Path("studies/results")
@@ -45,12 +44,11 @@ def run(
     return done
 
 
-def _each(parts: Sequence[Part], jobs: int) -> Sequence[Measures] | map[Measures]:
+def _each(parts: Sequence[Part], jobs: int) -> Iterator[Measures]:
     if jobs <= 1:
-        return map(_call, parts)
-    # A process that was started anew knows nothing of this one, so no part can depend on it.
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
-        return list(pool.map(_call, parts))
+        yield from map(_call, parts)
+    else:
+        yield from in_processes(parts, jobs, _call)
 
 
 def _call(part: Part) -> Measures:
