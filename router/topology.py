@@ -11,15 +11,13 @@ from dataclasses import dataclass
 from router.connectors import Connector
 from router.core.deadlines import SplitDeadlines
 from router.core.partners import Partners
-from router.core.prefill_budget import BudgetSettings, PrefillBudget
+from router.core.prefill_budget import STALE_PERIODS, BudgetSettings, PrefillBudget
 from router.core.request import Request
 from router.core.split_rule import Fallback, Refusal, SplitRule, Unsplit, Where, Whole
 from router.core.splitting import Splitting
 from router.dispatch import Dispatcher
 from router.settings.configuration import Settings
 from router.settings.pairs import Pair
-
-_STALE_PERIODS = 3
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -62,7 +60,7 @@ def join_pools(
     budget = BudgetSettings(
         high=producers.prefill_budget_high,
         low=producers.prefill_budget_low,
-        stale_s=_STALE_PERIODS * settings.polling.prefill_scrape_s,
+        stale_s=STALE_PERIODS * settings.polling.prefill_scrape_s,
     )
     partners = Partners(prefill.pool.roster, decode.pool.roster, PrefillBudget(budget))
     decode.pool.join(prefill.pool, partners)

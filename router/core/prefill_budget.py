@@ -14,6 +14,9 @@ from dataclasses import dataclass, field
 from router.core.errors import InternalError
 from router.core.worker import WorkerView
 
+STALE_PERIODS = 3
+"""So many periods after a scrape it says nothing more of how full a worker is."""
+
 
 @dataclass(frozen=True, slots=True)
 class BudgetSettings:
@@ -22,12 +25,12 @@ class BudgetSettings:
     Attributes:
         high: share of its KV in use above which a worker is saturated.
         low: share below which it is open again.
-        stale_s: age of a scrape from which on it says nothing: three periods of 250 ms.
+        stale_s: age of a scrape from which on it says nothing: `STALE_PERIODS` of 250 ms.
     """
 
     high: float = 0.85
     low: float = 0.75
-    stale_s: float = 0.75
+    stale_s: float = STALE_PERIODS * 0.25
 
 
 @dataclass(frozen=True, slots=True, order=True)

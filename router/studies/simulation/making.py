@@ -11,7 +11,7 @@ from router.core.calibration_online import OnlineCalibration
 from router.core.health import Health
 from router.core.partners import Partners
 from router.core.pool import Pool, PoolBudgets, PoolRules
-from router.core.prefill_budget import BudgetSettings, PrefillBudget
+from router.core.prefill_budget import STALE_PERIODS, BudgetSettings, PrefillBudget
 from router.core.request import Request
 from router.core.roster import Change, Roster
 from router.core.split_rule import SplitRule
@@ -21,8 +21,6 @@ from router.policies import build
 from router.studies.simulation.courses import Pair
 from router.studies.simulation.fleet import FleetPlan, PoolPlan, WorkerPlan
 from router.studies.simulation.rounds import Rounds
-
-_STALE_PERIODS = 3
 
 
 def pool_of(
@@ -86,7 +84,7 @@ def pair_of(fleet: FleetPlan, pools: Sequence[Rounds]) -> Pair | None:
     by_role = {rounds.pool.rules.role: rounds for rounds in pools}
     prefill, decode = by_role[Role.PREFILL], by_role[Role.DECODE]
     period_s = min(delays.prefill_scrape_s, delays.scrape_s)
-    budget = BudgetSettings(plan.budget_high, plan.budget_low, stale_s=_STALE_PERIODS * period_s)
+    budget = BudgetSettings(plan.budget_high, plan.budget_low, stale_s=STALE_PERIODS * period_s)
     partners = Partners(prefill.pool.roster, decode.pool.roster, PrefillBudget(budget))
     decode.pool.join(prefill.pool, partners)
     decode.beside = prefill.turns
