@@ -7,7 +7,7 @@ plans give equal results to the last bit, whatever the number of processes.
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import msgspec
@@ -202,19 +202,11 @@ def cells(
         LostProcess: one of the processes ended before its run did.
     """
     done: list[Cell] = []
-    for made in _each(tasks, jobs, make):
+    for made in in_processes(tasks, jobs, partial(_alone, make)):
         done.append(made)
         if told is not None:
             told(made)
     return done
-
-
-def _each(tasks: Sequence[Task], jobs: int, make: Callable[[Task], Cell]) -> Iterator[Cell]:
-    alone = partial(_alone, make)
-    if jobs <= 1 or len(tasks) <= 1:
-        yield from map(alone, tasks)
-    else:
-        yield from in_processes(tasks, jobs, alone)
 
 
 def _alone(make: Callable[[Task], Cell], task: Task) -> Cell:

@@ -26,7 +26,7 @@ class LostProcess(RuntimeError):
 
 
 def in_processes(tasks: Sequence[T], jobs: int, make: Callable[[T], R]) -> Generator[R]:
-    """The results in the order of the tasks.
+    """The results in the order of the tasks; in this process where one is enough.
 
     Args:
         make: one run; a new process must be able to import it.
@@ -34,6 +34,9 @@ def in_processes(tasks: Sequence[T], jobs: int, make: Callable[[T], R]) -> Gener
     Raises:
         LostProcess: a process was killed, most likely for want of memory.
     """
+    if jobs <= 1 or len(tasks) <= 1:
+        yield from map(make, tasks)
+        return
     others = set(active_children())
     # A process that was started anew knows nothing of this one, so no run can depend on it.
     context = get_context("spawn")

@@ -49,31 +49,34 @@ def calls_in(size: Size) -> int:
 
 # --- the main table ---------------------------------------------------------------------------------------
 
-_MAIN = {
+RIVALS = {
     "round robin": ROUND_ROBIN,
     "least loaded": LEAST_REQUESTS,
     "length heuristic": LENGTH,
     "calibrated": CALIBRATED,
 }
+"""Three baselines, and what is held against them."""
 
 
 def _main_parts(size: Size) -> dict[str, Part]:
     parts: dict[str, Part] = {}
-    for name, under in _MAIN.items():
+    for name, under in RIVALS.items():
         parts |= seeded(name, size, 8, partial(mix_run, under, Mix(calls=calls_in(size), rate=RATE)))
     return parts
 
 
 def _main(results: Results) -> Findings:
-    goodput = {name: mean(results, name, "goodput") for name in _MAIN}
+    goodput = {name: mean(results, name, "goodput") for name in RIVALS}
     lead = paired(over(results, "calibrated", "goodput"), over(results, "least loaded", "goodput"))
     rows = [
-        *(Row(f"{name}, goodput", goodput[name], 0.864 if name == "calibrated" else None) for name in _MAIN),
-        Row("lowest of the three baselines, goodput", min(goodput[name] for name in list(_MAIN)[:3]), 0.835),
-        Row("highest of the three baselines, goodput", max(goodput[name] for name in list(_MAIN)[:3]), 0.847),
+        *(Row(f"{name}, goodput", goodput[name], 0.864 if name == "calibrated" else None) for name in RIVALS),
+        Row("lowest of the three baselines, goodput", min(goodput[name] for name in list(RIVALS)[:3]), 0.835),
+        Row(
+            "highest of the three baselines, goodput", max(goodput[name] for name in list(RIVALS)[:3]), 0.847
+        ),
         Row("least loaded, worst trace", min(over(results, "least loaded", "goodput")), 0.795),
         Row("calibrated, worst trace", min(over(results, "calibrated", "goodput")), 0.855),
-        *(Row(f"{name}, P99 of TTFT (s)", mean(results, name, "ttft_p99_s")) for name in _MAIN),
+        *(Row(f"{name}, P99 of TTFT (s)", mean(results, name, "ttft_p99_s")) for name in RIVALS),
         Row("calibrated less least loaded, the same traces, points", 100 * lead.mean),
         Row("half of its 95 % interval, points", 100 * (lead.half or 0.0)),
     ]
@@ -171,7 +174,7 @@ def _width_parts(size: Size) -> dict[str, Part]:
     for prefills, decodes, rate in _WIDTHS[:: size.pick(3, 1)]:
         mix = Mix(calls=size.pick(600, 1_000), rate=rate)
         for name in ("round robin", "least loaded", "calibrated"):
-            part = partial(mix_run, _MAIN[name], mix, Pair(prefills=prefills, decodes=decodes))
+            part = partial(mix_run, RIVALS[name], mix, Pair(prefills=prefills, decodes=decodes))
             parts |= seeded(f"{name}, {decodes} decode", size, 4, part)
     return parts
 
@@ -220,7 +223,7 @@ def _scarcity_parts(size: Size) -> dict[str, Part]:
     for rate in _LEVELS[:: size.pick(3, 1)]:
         mix = Mix(calls=calls_in(size), rate=rate)
         for name in ("round robin", "least loaded", "calibrated"):
-            parts |= seeded(f"{name}, {rate:g}/s", size, 3, partial(mix_run, _MAIN[name], mix))
+            parts |= seeded(f"{name}, {rate:g}/s", size, 3, partial(mix_run, RIVALS[name], mix))
     return parts
 
 

@@ -5,12 +5,10 @@ from __future__ import annotations
 from functools import partial
 
 from router.studies.reproductions.calibrated import (
-    CALIBRATED,
     FLEET,
     LEAST_REQUESTS,
-    LENGTH,
     RATE,
-    ROUND_ROBIN,
+    RIVALS,
     SOURCE,
     calls_in,
     seeded,
@@ -91,19 +89,13 @@ SIGNALS = Study(
 # --- loads ------------------------------------------------------------------------------------------------
 
 _LOADS = ("chat_short", "long_prefill", "long_decode", "mixed_bursty")
-_POLICIES = {
-    "round robin": ROUND_ROBIN,
-    "least loaded": LEAST_REQUESTS,
-    "length heuristic": LENGTH,
-    "calibrated": CALIBRATED,
-}
 
 
 def _load_parts(size: Size) -> dict[str, Part]:
     parts: dict[str, Part] = {}
     for load in _LOADS:
         mix = Mix(calls=size.pick(400, 1_500), rate=CALIBRATED_A40.rates[load], workload=load)
-        for name, under in _POLICIES.items():
+        for name, under in RIVALS.items():
             parts |= seeded(f"{load}, {name}", size, 3, partial(mix_run, under, mix))
     return parts
 
@@ -114,7 +106,7 @@ def _loads(results: Results) -> Findings:
 
     gains = {load: goodput(load, "calibrated") - goodput(load, "round robin") for load in _LOADS}
     rows = [
-        *(Row(f"{load}, {name}, goodput", goodput(load, name)) for load in _LOADS for name in _POLICIES),
+        *(Row(f"{load}, {name}, goodput", goodput(load, name)) for load in _LOADS for name in RIVALS),
         *(Row(f"{load}, calibrated less round robin, points", 100 * gain) for load, gain in gains.items()),
         *(
             Row(

@@ -5,7 +5,7 @@ Separate from the page so that writing it needs no simulation, and a test can sa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import msgspec
@@ -37,18 +37,11 @@ def run(
     """
     parts = study.parts(size)
     done: dict[str, Measures] = {}
-    for label, measures in zip(parts, _each(list(parts.values()), jobs), strict=True):
+    for label, measures in zip(parts, in_processes(list(parts.values()), jobs, _call), strict=True):
         done[label] = {name: _rounded(value) for name, value in measures.items()}
         if told is not None:
             told(label, done[label])
     return done
-
-
-def _each(parts: Sequence[Part], jobs: int) -> Iterator[Measures]:
-    if jobs <= 1:
-        yield from map(_call, parts)
-    else:
-        yield from in_processes(parts, jobs, _call)
 
 
 def _call(part: Part) -> Measures:

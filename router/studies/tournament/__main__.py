@@ -6,7 +6,10 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from router.studies.compare import Cell, cells
+from rich.console import Console
+
+from router.studies.compare import cells
+from router.studies.progress import bar
 from router.studies.tournament.entries import (
     Entry,
     Kept,
@@ -63,14 +66,10 @@ def _run(workload: str, asked: argparse.Namespace) -> None:
         for task in tasks_of(workload, asked.requests, asked.seeds)
         if asked.policies is None or task.policy in asked.policies
     ]
-    done: list[Cell] = []
-
-    def tell(cell: Cell) -> None:
-        done.append(cell)
-        _say(f"\r{workload}: {len(done)} of {len(tasks)} runs")
-
-    entries = entries_of(cells(tasks, asked.jobs, tell))
-    _say("\n")
+    _say(f"{workload}: {len(tasks)} runs\n")
+    with bar(Console(stderr=True)) as progress:
+        shown = progress.add_task(workload, total=len(tasks))
+        entries = entries_of(cells(tasks, asked.jobs, lambda _cell: progress.advance(shown)))
     if asked.policies is not None:
         entries = merged(_old(workload, asked), entries)
     save(

@@ -12,7 +12,7 @@ import msgspec
 
 from router.policies import POLICIES, Shape
 from router.studies.compare import Cell, Task
-from router.studies.confidence import Estimate, estimate, paired
+from router.studies.confidence import Estimate, paired
 from router.studies.setups import SETUPS, Setup
 from router.studies.workloads import workload_named
 
@@ -155,10 +155,15 @@ def _entry(rate: float, policy: str, group: Sequence[Cell]) -> Entry:
 
 def rounds_of(entries: Sequence[Entry], challenger: str = CHALLENGER) -> list[Round]:
     """The challenger against the best of the others, load by load."""
-    by_level: dict[tuple[str, float], list[Entry]] = {}
+    return [_round(group, challenger) for group in _by_round(entries)]
+
+
+def _by_round(entries: Sequence[Entry]) -> list[list[Entry]]:
+    """Those that met the same calls."""
+    groups: dict[tuple[str, float], list[Entry]] = {}
     for entry in entries:
-        by_level.setdefault((entry.workload, entry.level), []).append(entry)
-    return [_round(group, challenger) for group in by_level.values()]
+        groups.setdefault((entry.workload, entry.level), []).append(entry)
+    return list(groups.values())
 
 
 def _round(group: Sequence[Entry], challenger: str) -> Round:
@@ -204,12 +209,10 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
 def standings(entries: Sequence[Entry]) -> list[Standing]:
     """All policies, the one that is near the best most often first."""
     names = dict.fromkeys(entry.policy for entry in entries)
-    by_round: dict[tuple[str, float], list[Entry]] = {}
-    for entry in entries:
-        by_round.setdefault((entry.workload, entry.level), []).append(entry)
+    groups = _by_round(entries)
     found = []
     for name in names:
-        met = [group for group in by_round.values() if any(entry.policy == name for entry in group)]
+        met = [group for group in groups if any(entry.policy == name for entry in group)]
         found.append(_standing(name, [_round(group, name) for group in met]))
     return sorted(found, key=lambda each: (-each.near / each.rounds, each.mean_e2e))
 
@@ -222,7 +225,7 @@ def _standing(policy: str, met: Sequence[Round]) -> Standing:
         near=sum(each.holds for each in met),
         rounds=len(met),
         worst_goodput=min(gains, default=0.0),
-        mean_goodput=estimate(gains).mean if gains else 0.0,
+        mean_goodput=math.fsum(gains) / len(gains) if gains else 0.0,
         worst_e2e=max(ratios),
         mean_e2e=math.exp(math.fsum(map(math.log, ratios)) / len(ratios)),
     )
